@@ -1,0 +1,5 @@
+//! Values and decisions. No IO, no async, no clock: what happens next is decided here from facts
+//! that somebody else read, and performed by somebody else.
+
+pub mod prompt;
+pub mod usage;

@@ -1,0 +1,6 @@
+//! One durable outcome per operation the client meant: an idempotent front for language models.
+//!
+//! The rooms, from the door inwards. Data flows one way: HTTP → operation → store and provider;
+//! `tests/architecture.rs` holds who may import whom.
+
+pub mod domain;
