@@ -3,5 +3,6 @@
 //! The rooms, from the door inwards. Data flows one way: HTTP → operation → store and provider;
 //! `tests/architecture.rs` holds who may import whom.
 
+pub mod clock;
 pub mod domain;
 pub mod store;

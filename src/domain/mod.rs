@@ -3,6 +3,7 @@
 
 pub mod arrival;
 pub mod chat;
+pub mod failure;
 pub mod hash;
 pub mod ids;
 pub mod json;
@@ -12,5 +13,7 @@ pub mod pace;
 pub mod problem;
 pub mod prompt;
 pub mod record;
+pub mod retry;
 pub mod text;
 pub mod usage;
+pub mod verdict;

@@ -27,6 +27,7 @@ pub enum ErrorCode {
     IdempotencyKeyReuse,
     ContentFiltered,
     InputRejected,
+    NothingFound,
     OutputLimit,
     GaveUp,
     QuotaExhausted,
@@ -42,6 +43,7 @@ pub enum ErrorCode {
     Draining,
     DatabaseUnavailable,
     OutcomeUnknown,
+    RunLost,
 }
 
 impl ErrorCode {
@@ -89,6 +91,7 @@ impl ErrorCode {
             }
             Self::ContentFiltered => (422, "content_filtered", "The content was filtered"),
             Self::InputRejected => (422, "input_rejected", "The model rejected the input"),
+            Self::NothingFound => (422, "nothing_found", "Nothing was found in the input"),
             Self::OutputLimit => (422, "output_limit", "The answer does not fit its limit"),
             Self::GaveUp => (422, "gave_up", "Gave up on this operation"),
             Self::QuotaExhausted => {
@@ -114,6 +117,7 @@ impl ErrorCode {
                 (503, "database_unavailable", "The database cannot be reached")
             }
             Self::OutcomeUnknown => (503, "outcome_unknown", "The outcome is not known yet"),
+            Self::RunLost => (503, "run_lost", "The run was lost with its server"),
         }
     }
 
