@@ -3,6 +3,7 @@
 
 #[path = "../build.rs"]
 #[expect(dead_code, reason = "cargo runs its main, here only its parts are called")]
+#[expect(clippy::print_stdout, reason = "how a build script talks to cargo")]
 mod build_script;
 
 use std::fs;
