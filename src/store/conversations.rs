@@ -108,11 +108,11 @@ impl Store {
                         "/* conversation.turns */
                         select seq, role, content, turn_id, request_id, created_at from turns
                         where tenant_id = $1 and conversation_id = $2 and seq > $3
-                        order by seq limit $4 + 1",
+                        order by seq limit $4",
                         tenant.as_str(),
                         conversation.as_str(),
                         after,
-                        limit,
+                        limit.saturating_add(1),
                     )
                     .fetch_all(connection)
                     .await?;
