@@ -4,4 +4,5 @@
 pub mod failure;
 pub mod prompt;
 pub mod retry;
+pub mod secret;
 pub mod usage;
