@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod domain;
 pub mod faults;
+pub mod http;
 pub mod lifecycle;
 pub mod operation;
 pub mod provider;
