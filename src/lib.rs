@@ -4,3 +4,4 @@
 //! `tests/architecture.rs` holds who may import whom.
 
 pub mod domain;
+pub mod postgres;
