@@ -9,5 +9,6 @@ pub mod faults;
 pub mod http;
 pub mod lifecycle;
 pub mod operation;
+pub mod postgres;
 pub mod provider;
 pub mod store;
