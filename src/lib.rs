@@ -3,4 +3,5 @@
 //! The rooms, from the door inwards. Data flows one way: HTTP → operation → store and provider;
 //! `tests/architecture.rs` holds who may import whom.
 
+pub mod config;
 pub mod domain;
