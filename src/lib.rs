@@ -3,5 +3,7 @@
 //! The rooms, from the door inwards. Data flows one way: HTTP → operation → store and provider;
 //! `tests/architecture.rs` holds who may import whom.
 
+pub mod clock;
 pub mod config;
 pub mod domain;
+pub mod store;

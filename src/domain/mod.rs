@@ -1,5 +1,19 @@
 //! Values and decisions. No IO, no async, no clock: what happens next is decided here from facts
 //! that somebody else read, and performed by somebody else.
 
+pub mod arrival;
+pub mod chat;
+pub mod failure;
+pub mod hash;
+pub mod ids;
+pub mod json;
+pub mod key;
+pub mod liveness;
+pub mod pace;
+pub mod problem;
 pub mod prompt;
+pub mod record;
+pub mod retry;
+pub mod text;
 pub mod usage;
+pub mod verdict;

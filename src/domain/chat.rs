@@ -1,0 +1,185 @@
+//! A chat request: its wire form, what makes it valid, and what it means.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::hash::{MeaningHasher, RequestHash};
+use super::ids::{ConversationId, Subject};
+use super::json;
+
+/// The name in records, receipts and metrics.
+pub const ENDPOINT: &str = "chat";
+/// The model that a request without one means.
+pub const DEFAULT_MODEL: &str = "default";
+const MAX_CONVERSATION_CHARS: usize = 255;
+
+/// The body as it is sent. Unknown members and members given twice are errors that name them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChatBody<'a> {
+    conversation_id: String,
+    message: String,
+    model: Option<String>,
+    options: Option<OptionsBody>,
+    stream: Option<bool>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct OptionsBody {
+    temperature: Option<f64>,
+    max_tokens: Option<u32>,
+}
+
+/// A valid request.
+#[derive(Debug, Clone)]
+pub struct ChatRequest {
+    pub conversation_id: ConversationId,
+    pub message: String,
+    pub model: String,
+    pub temperature: Option<f64>,
+    pub max_tokens: Option<u32>,
+    pub stream: bool,
+    /// A JSON object in the client's own text; stored with the turn, no part of the meaning.
+    pub metadata: Option<String>,
+}
+
+/// What is wrong with a body; the text goes to the client.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidChat(pub String);
+
+fn invalid(text: impl Into<String>) -> InvalidChat {
+    InvalidChat(text.into())
+}
+
+impl ChatRequest {
+    /// Checks what the types do not say.
+    pub fn from_body(body: ChatBody<'_>) -> Result<Self, InvalidChat> {
+        let options = body.options.unwrap_or_default();
+        let characters = body.conversation_id.chars().count();
+        if characters == 0 || characters > MAX_CONVERSATION_CHARS {
+            return Err(invalid("conversation_id must have 1 to 255 characters."));
+        }
+        for (name, text) in [("conversation_id", &body.conversation_id), ("message", &body.message)]
+        {
+            if text.contains('\0') {
+                return Err(invalid(format!("{name} holds the character U+0000.")));
+            }
+        }
+        if body.message.trim().is_empty() {
+            return Err(invalid("message must not be empty."));
+        }
+        if let Some(temperature) = options.temperature
+            && !(0.0..=2.0).contains(&temperature)
+        {
+            return Err(invalid("options.temperature must lie between 0 and 2."));
+        }
+        if options.max_tokens == Some(0) {
+            return Err(invalid("options.max_tokens must be at least 1."));
+        }
+        let metadata = body.metadata.map(|raw| checked_metadata(raw.get())).transpose()?;
+        Ok(Self {
+            conversation_id: ConversationId::new(body.conversation_id),
+            message: body.message,
+            model: body.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
+            temperature: options.temperature,
+            max_tokens: options.max_tokens,
+            stream: body.stream.unwrap_or(false),
+            metadata: metadata.flatten(),
+        })
+    }
+
+    /// The hash of the meaning. Only what the client can say stands in it: a default that comes from
+    /// the configuration would turn an honest retry after a deployment into another request.
+    pub fn meaning(&self, subject: Option<&Subject>) -> RequestHash {
+        let mut hasher = MeaningHasher::new(ENDPOINT);
+        hasher
+            .text_if("subject", subject.map(Subject::as_str))
+            .text("conversation_id", self.conversation_id.as_str())
+            .text("message", &self.message)
+            .text("model", &self.model)
+            .number_if("temperature", self.temperature)
+            .number_if("max_tokens", self.max_tokens.map(f64::from));
+        hasher.finish()
+    }
+}
+
+fn checked_metadata(raw: &str) -> Result<Option<String>, InvalidChat> {
+    if raw == "null" {
+        return Ok(None);
+    }
+    if !raw.starts_with('{') {
+        return Err(invalid("metadata must be an object."));
+    }
+    json::check(raw).map_err(|problem| invalid(format!("metadata: {problem}")))?;
+    Ok(Some(raw.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<ChatRequest, String> {
+        let body = serde_json::from_str::<ChatBody>(text).map_err(|error| error.to_string())?;
+        ChatRequest::from_body(body).map_err(|error| error.to_string())
+    }
+
+    fn meaning(text: &str) -> RequestHash {
+        read(text).unwrap().meaning(None)
+    }
+
+    #[test]
+    fn one_meaning_has_one_hash() {
+        let first = meaning(
+            r#"{"conversation_id":"c1","message":"hello","options":{"temperature":1,"max_tokens":64}}"#,
+        );
+        for same in [
+            r#"{ "options" : { "max_tokens": 64, "temperature": 1.0 }, "message" : "hello", "conversation_id": "c1" }"#,
+            r#"{"conversation_id":"c1","message":"\u0068ello","options":{"temperature":1e0,"max_tokens":64}}"#,
+            r#"{"conversation_id":"c1","message":"hello","model":"default","stream":true,"options":{"temperature":1,"max_tokens":64},"metadata":{"attempt":2}}"#,
+        ] {
+            assert_eq!(meaning(same), first, "{same}");
+        }
+        for other in [
+            r#"{"conversation_id":"c1","message":"hello!","options":{"temperature":1,"max_tokens":64}}"#,
+            r#"{"conversation_id":"c2","message":"hello","options":{"temperature":1,"max_tokens":64}}"#,
+            r#"{"conversation_id":"c1","message":"hello","options":{"temperature":1}}"#,
+            r#"{"conversation_id":"c1","message":"hello","options":{"temperature":0.9,"max_tokens":64}}"#,
+            r#"{"conversation_id":"c1","message":"hello","model":"other","options":{"temperature":1,"max_tokens":64}}"#,
+        ] {
+            assert_ne!(meaning(other), first, "{other}");
+        }
+        let request = read(r#"{"conversation_id":"c1","message":"hello"}"#).unwrap();
+        assert_ne!(request.meaning(Some(&Subject::new("ann"))), request.meaning(None));
+    }
+
+    #[test]
+    fn text_is_not_normalised() {
+        let composed = meaning("{\"conversation_id\":\"c1\",\"message\":\"caf\u{e9}\"}");
+        let decomposed = meaning("{\"conversation_id\":\"c1\",\"message\":\"cafe\u{301}\"}");
+        assert_ne!(composed, decomposed);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (body, part) in [
+            (r#"{"conversation_id":"c1","message":"a","message":"b"}"#, "message"),
+            (r#"{"conversation_id":"c1","message":"a","mesage":"b"}"#, "mesage"),
+            (r#"{"conversation_id":"c1"}"#, "message"),
+            (r#"{"conversation_id":"","message":"a"}"#, "conversation_id"),
+            (r#"{"conversation_id":"c1","message":" \n"}"#, "message"),
+            (r#"{"conversation_id":"c1","message":"a\u0000b"}"#, "U+0000"),
+            (r#"{"conversation_id":"c1","message":"Tea \ud83e"}"#, "surrogate"),
+            (r#"{"conversation_id":"c1","message":"a","options":{"temperature":2.5}}"#, "temperature"),
+            (r#"{"conversation_id":"c1","message":"a","options":{"max_tokens":0}}"#, "max_tokens"),
+            (r#"{"conversation_id":"c1","message":"a","metadata":[1]}"#, "metadata"),
+            (r#"{"conversation_id":"c1","message":"a","metadata":{"x":1,"x":2}}"#, "x"),
+        ] {
+            let error = read(body).unwrap_err();
+            assert!(error.contains(part), "{body} said {error:?}");
+        }
+    }
+}

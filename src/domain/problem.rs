@@ -1,0 +1,230 @@
+//! What an answer that is no success says. A status is a promise about retrying by machine:
+//! 502, 503, 504, and 409 with `retry_after_ms`, ask for the same request again; all others say stop.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::ids::RequestId;
+
+/// Every `error` code of the contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    InvalidRequest,
+    IdempotencyKeyInvalid,
+    IdempotencyKeyRequired,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    RequestTimeout,
+    InProgress,
+    ConversationBusy,
+    Cancelled,
+    Erased,
+    TooLarge,
+    UnsupportedMediaType,
+    IdempotencyKeyReuse,
+    ContentFiltered,
+    InputRejected,
+    NothingFound,
+    OutputLimit,
+    GaveUp,
+    QuotaExhausted,
+    ProviderAuth,
+    ProviderConfig,
+    Internal,
+    ProviderFailed,
+    MalformedOutput,
+    ProviderTimeout,
+    ProviderBusy,
+    RegionRefused,
+    SlotTimeout,
+    Draining,
+    DatabaseUnavailable,
+    OutcomeUnknown,
+    RunLost,
+}
+
+impl ErrorCode {
+    /// The status that carries this code.
+    pub fn status(self) -> u16 {
+        self.row().0
+    }
+
+    /// The word in `error`.
+    pub fn as_str(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The `title`: the same for every occurrence.
+    pub fn title(self) -> &'static str {
+        self.row().2
+    }
+
+    fn row(self) -> (u16, &'static str, &'static str) {
+        match self {
+            Self::InvalidRequest => (400, "invalid_request", "The request was not understood"),
+            Self::IdempotencyKeyInvalid => {
+                (400, "idempotency_key_invalid", "The idempotency key cannot be used")
+            }
+            Self::IdempotencyKeyRequired => {
+                (400, "idempotency_key_required", "An idempotency key is required")
+            }
+            Self::Unauthorized => (401, "unauthorized", "No valid API key"),
+            Self::Forbidden => (403, "forbidden", "This API key may not do that"),
+            Self::NotFound => (404, "not_found", "Not found"),
+            Self::MethodNotAllowed => (405, "method_not_allowed", "Method not allowed"),
+            Self::RequestTimeout => (408, "request_timeout", "The request did not arrive in time"),
+            Self::InProgress => (409, "in_progress", "This operation is still running"),
+            Self::ConversationBusy => {
+                (409, "conversation_busy", "Another operation runs in this conversation")
+            }
+            Self::Cancelled => (409, "cancelled", "The run was cancelled"),
+            Self::Erased => (410, "erased", "The stored answer was erased"),
+            Self::TooLarge => (413, "too_large", "Too large"),
+            Self::UnsupportedMediaType => {
+                (415, "unsupported_media_type", "Unsupported media type")
+            }
+            Self::IdempotencyKeyReuse => {
+                (422, "idempotency_key_reuse", "This key belongs to another request")
+            }
+            Self::ContentFiltered => (422, "content_filtered", "The content was filtered"),
+            Self::InputRejected => (422, "input_rejected", "The model rejected the input"),
+            Self::NothingFound => (422, "nothing_found", "Nothing was found in the input"),
+            Self::OutputLimit => (422, "output_limit", "The answer does not fit its limit"),
+            Self::GaveUp => (422, "gave_up", "Gave up on this operation"),
+            Self::QuotaExhausted => {
+                (429, "quota_exhausted", "The account at the provider is out of credit")
+            }
+            Self::ProviderAuth => {
+                (500, "provider_auth", "The provider refuses this service's credentials")
+            }
+            Self::ProviderConfig => {
+                (500, "provider_config", "The provider does not know the configured model")
+            }
+            Self::Internal => (500, "internal", "Something went wrong here"),
+            Self::ProviderFailed => (502, "provider_failed", "The provider failed"),
+            Self::MalformedOutput => (502, "malformed_output", "The model's answer was malformed"),
+            Self::ProviderTimeout => {
+                (504, "provider_timeout", "The provider did not answer in time")
+            }
+            Self::ProviderBusy => (503, "provider_busy", "The provider is busy"),
+            Self::RegionRefused => (503, "region_refused", "The provider refuses this region"),
+            Self::SlotTimeout => (503, "slot_timeout", "No place at the provider became free"),
+            Self::Draining => (503, "draining", "This server is shutting down"),
+            Self::DatabaseUnavailable => {
+                (503, "database_unavailable", "The database cannot be reached")
+            }
+            Self::OutcomeUnknown => (503, "outcome_unknown", "The outcome is not known yet"),
+            Self::RunLost => (503, "run_lost", "The run was lost with its server"),
+        }
+    }
+
+    /// How long a client should wait where nothing better is known. The contract promises
+    /// `Retry-After` on every 503; a 502 or 504 may be repeated at the client's own pace.
+    fn usual_wait(self) -> Option<Duration> {
+        match self.status() {
+            503 => Some(Duration::from_secs(1)),
+            _ => None,
+        }
+    }
+}
+
+/// An `application/problem+json` body (RFC 9457) with the contract's members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    pub code: ErrorCode,
+    pub detail: String,
+    pub request_id: RequestId,
+    pub retry_after: Option<Duration>,
+}
+
+#[derive(Serialize)]
+struct Wire<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    error: &'a str,
+    request_id: RequestId,
+    retryable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+}
+
+impl Problem {
+    pub fn new(code: ErrorCode, request_id: RequestId, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into(), request_id, retry_after: code.usual_wait() }
+    }
+
+    /// Sets when to ask again; `None` keeps the code's usual wait.
+    pub fn retry_after(mut self, wait: Option<Duration>) -> Self {
+        self.retry_after = wait.or(self.retry_after);
+        self
+    }
+
+    pub fn status(&self) -> u16 {
+        self.code.status()
+    }
+
+    /// Whether a machine may send the same request again.
+    pub fn retryable(&self) -> bool {
+        match self.status() {
+            502..=504 => true,
+            409 => self.retry_after.is_some(),
+            _ => false,
+        }
+    }
+
+    /// `Retry-After` in whole seconds, rounded up.
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        self.retry_after.map(|wait| wait.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX))
+    }
+
+    /// The body.
+    pub fn to_json(&self) -> Vec<u8> {
+        let wire = Wire {
+            r#type: format!("urn:oncekey:problem:{}", self.code.as_str()),
+            title: self.code.title(),
+            status: self.status(),
+            detail: &self.detail,
+            error: self.code.as_str(),
+            request_id: self.request_id,
+            retryable: self.retryable(),
+            retry_after_ms: self
+                .retry_after
+                .map(|wait| wait.as_millis().try_into().unwrap_or(u64::MAX)),
+        };
+        // Strings, integers and a bool under fixed names: serde_json has no way to fail on them,
+        // and an empty body would only hide a text.
+        serde_json::to_vec(&wire).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn seconds_are_rounded_up_and_409_is_retryable_only_with_a_time() {
+        let id = RequestId(Uuid::nil());
+        let busy = Problem::new(ErrorCode::InProgress, id, "x")
+            .retry_after(Some(Duration::from_millis(1_001)));
+        assert_eq!(busy.retry_after_seconds(), Some(2));
+        assert!(busy.retryable());
+        assert!(!Problem::new(ErrorCode::Cancelled, id, "x").retryable());
+        assert!(!Problem::new(ErrorCode::Internal, id, "x").retryable());
+        let body: serde_json::Value = serde_json::from_slice(&busy.to_json()).unwrap();
+        assert_eq!(body["retry_after_ms"], 1_001);
+        assert_eq!(body["error"], "in_progress");
+        assert_eq!(body["status"], 409);
+    }
+
+    #[test]
+    fn every_503_says_when() {
+        let problem = Problem::new(ErrorCode::Draining, RequestId(Uuid::nil()), "x");
+        assert_eq!(problem.retry_after_seconds(), Some(1));
+    }
+}

@@ -1,0 +1,41 @@
+//! Whether a failed call is repeated, when, and on which route; and when an operation ends.
+//!
+//! Nothing here waits or calls. The loop of a run asks [`next_step`] after every failed call and
+//! performs what it says; an arrival asks [`give_up`] before it starts another run. The ceiling on
+//! waiting is fixed first and the waits follow from it, and whether to end is decided before a
+//! wait, never after it.
+
+mod arrival;
+mod retry_after;
+mod step;
+
+use std::time::Duration;
+
+pub use arrival::{ArrivalFacts, GiveUpReason, give_up};
+pub use retry_after::{MAX_RETRY_AFTER, parse_retry_after, regain_access};
+pub use step::{EndReason, FailedCall, NextStep, Situation, backoff, next_step};
+
+/// The one retry layer's limits (`[retry]` of the configuration).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryRules {
+    /// Provider calls in one run, the first included.
+    pub max_attempts: u32,
+    /// Ceiling on the sum of waits in one run.
+    pub total_wait: Duration,
+    /// Since the operation's first claim, over all its runs.
+    pub give_up_after: Duration,
+    /// Runs of one operation.
+    pub max_runs: u32,
+}
+
+impl Default for RetryRules {
+    /// The values of the contract.
+    fn default() -> Self {
+        RetryRules {
+            max_attempts: 4,
+            total_wait: Duration::from_secs(8),
+            give_up_after: Duration::from_secs(3 * 60 * 60),
+            max_runs: 6,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! After a failed call of a run: wait, take another route, or end.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::RetryRules;
+use crate::domain::failure::{Diagnosis, FailureKind};
+
+/// No wait is shorter: a repeat at once after a refusal is what a storm is made of.
+const FLOOR: Duration = Duration::from_millis(100);
+
+/// One failed call of the run, as far as the next decision needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FailedCall {
+    pub kind: FailureKind,
+    /// False where the kind is a guess, see [`Diagnosis::known`].
+    pub known: bool,
+    /// The route's place in the provider's list.
+    pub route: usize,
+    /// What the provider asked for, see [`super::parse_retry_after`].
+    pub retry_after: Option<Duration>,
+}
+
+impl FailedCall {
+    pub fn new(diagnosis: &Diagnosis, route: usize, retry_after: Option<Duration>) -> FailedCall {
+        FailedCall { kind: diagnosis.kind, known: diagnosis.known, route, retry_after }
+    }
+}
+
+/// Where a run stands after a failed call.
+#[derive(Debug, Clone, Copy)]
+pub struct Situation<'a> {
+    /// The run's failed calls in order; the last is the one to decide on.
+    pub history: &'a [FailedCall],
+    /// How many routes the provider has; 0 counts as 1.
+    pub routes: usize,
+    /// The sum of the waits of this run so far.
+    pub waited: Duration,
+    /// Since the operation's first claim.
+    pub since_first_claim: Duration,
+    /// Text of the failed call was given to a reader, who cannot take it back: the run ends, and
+    /// the client's retry runs anew.
+    pub output_shown: bool,
+    /// From 0 to 1, at random, new for each decision.
+    pub jitter: f64,
+}
+
+/// What the loop does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextStep {
+    /// Send the same request again on the same route after this time.
+    Wait { duration: Duration },
+    /// Send the same request at once on the route with this place in the list, and prefer it for
+    /// the operation's other calls.
+    Reroute { route: usize },
+    /// End the run with the kind of its last failure.
+    GiveUp { reason: EndReason },
+}
+
+/// Why a run is not continued, with the numbers that a log line needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    /// The same request would fail the same way, or is not ours to repeat.
+    NoRepeatHelps {
+        kind: FailureKind,
+    },
+    /// The refusal was probed once and stands.
+    ProbedInVain {
+        kind: FailureKind,
+    },
+    /// A failure that no rule knows came twice.
+    UnknownTwice,
+    /// A reader already has text of the failed call.
+    OutputShown,
+    AttemptsUsed {
+        calls: u32,
+        max_attempts: u32,
+    },
+    NoRouteLeft {
+        routes: usize,
+    },
+    /// The provider asks for more time than is left.
+    RetryAfterTooLong {
+        retry_after: Duration,
+        left: Duration,
+    },
+    WaitUsedUp {
+        waited: Duration,
+        total_wait: Duration,
+    },
+    /// A wait would end beyond the operation's time.
+    TooLate {
+        since_first_claim: Duration,
+        give_up_after: Duration,
+    },
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EndReason::NoRepeatHelps { kind } => write!(f, "no repeat helps against {kind}"),
+            EndReason::ProbedInVain { kind } => write!(f, "{kind} again after one probe"),
+            EndReason::UnknownTwice => f.write_str("an unknown failure came twice"),
+            EndReason::OutputShown => f.write_str("a reader already has text of this call"),
+            EndReason::AttemptsUsed { calls, max_attempts } => {
+                write!(f, "{calls} calls of at most {max_attempts} are used")
+            }
+            EndReason::NoRouteLeft { routes } => write!(f, "all {routes} routes are refused"),
+            EndReason::RetryAfterTooLong { retry_after, left } => write!(
+                f,
+                "the provider asks for {} ms, {} ms are left",
+                retry_after.as_millis(),
+                left.as_millis()
+            ),
+            EndReason::WaitUsedUp { waited, total_wait } => {
+                write!(f, "waited {} ms of {} ms", waited.as_millis(), total_wait.as_millis())
+            }
+            EndReason::TooLate { since_first_claim, give_up_after } => write!(
+                f,
+                "{} ms since the first claim, at most {} ms",
+                since_first_claim.as_millis(),
+                give_up_after.as_millis()
+            ),
+        }
+    }
+}
+
+/// Decides what follows the last failed call of `situation.history`. An empty history has nothing
+/// to repeat and ends the run.
+pub fn next_step(situation: &Situation<'_>, rules: &RetryRules) -> NextStep {
+    match decide(situation, rules) {
+        Ok(step) => step,
+        Err(reason) => NextStep::GiveUp { reason },
+    }
+}
+
+fn decide(situation: &Situation<'_>, rules: &RetryRules) -> Result<NextStep, EndReason> {
+    let Some((last, earlier)) = situation.history.split_last() else {
+        return Err(EndReason::NoRepeatHelps { kind: FailureKind::Internal });
+    };
+    let kind = last.kind;
+    match kind {
+        FailureKind::RateLimited
+        | FailureKind::Overloaded
+        | FailureKind::Transient
+        | FailureKind::Timeout => {
+            if !last.known && earlier.iter().any(|call| !call.known) {
+                return Err(EndReason::UnknownTwice);
+            }
+            may_call_again(situation, rules)?;
+            wait(situation, rules, last.retry_after)
+        }
+        FailureKind::Auth | FailureKind::Config => {
+            let probed =
+                |call: &FailedCall| matches!(call.kind, FailureKind::Auth | FailureKind::Config);
+            if earlier.iter().any(probed) {
+                return Err(EndReason::ProbedInVain { kind });
+            }
+            may_call_again(situation, rules)?;
+            wait(situation, rules, None)
+        }
+        FailureKind::Region => {
+            let route = untried_route(situation)?;
+            may_call_again(situation, rules)?;
+            Ok(NextStep::Reroute { route })
+        }
+        FailureKind::Quota
+        | FailureKind::Input
+        | FailureKind::TooLarge
+        | FailureKind::Moderation
+        | FailureKind::Truncated
+        | FailureKind::Malformed
+        | FailureKind::Invalid
+        | FailureKind::Empty
+        | FailureKind::NoSlot
+        | FailureKind::Internal
+        | FailureKind::Abandoned
+        | FailureKind::Released
+        | FailureKind::Cancelled
+        | FailureKind::LeaseLost
+        | FailureKind::OutcomeUnknown
+        | FailureKind::RunLost
+        | FailureKind::Database
+        | FailureKind::GaveUp => Err(EndReason::NoRepeatHelps { kind }),
+    }
+}
+
+fn may_call_again(situation: &Situation<'_>, rules: &RetryRules) -> Result<(), EndReason> {
+    if situation.output_shown {
+        return Err(EndReason::OutputShown);
+    }
+    let calls = u32::try_from(situation.history.len()).unwrap_or(u32::MAX);
+    if calls >= rules.max_attempts {
+        return Err(EndReason::AttemptsUsed { calls, max_attempts: rules.max_attempts });
+    }
+    if situation.since_first_claim > rules.give_up_after {
+        return Err(too_late(situation, rules));
+    }
+    Ok(())
+}
+
+fn too_late(situation: &Situation<'_>, rules: &RetryRules) -> EndReason {
+    EndReason::TooLate {
+        since_first_claim: situation.since_first_claim,
+        give_up_after: rules.give_up_after,
+    }
+}
+
+fn wait(
+    situation: &Situation<'_>,
+    rules: &RetryRules,
+    retry_after: Option<Duration>,
+) -> Result<NextStep, EndReason> {
+    let waits_left = rules.total_wait.saturating_sub(situation.waited);
+    let time_left = rules.give_up_after.saturating_sub(situation.since_first_claim);
+    let left = waits_left.min(time_left);
+    if let Some(retry_after) = retry_after {
+        let duration = retry_after.max(FLOOR);
+        if duration > left {
+            return Err(EndReason::RetryAfterTooLong { retry_after, left });
+        }
+        return Ok(NextStep::Wait { duration });
+    }
+    if left < FLOOR {
+        return Err(if waits_left < FLOOR {
+            EndReason::WaitUsedUp { waited: situation.waited, total_wait: rules.total_wait }
+        } else {
+            too_late(situation, rules)
+        });
+    }
+    // A route that refused the region cost no time and says nothing about the load.
+    let waited_for =
+        situation.history.iter().filter(|call| call.kind != FailureKind::Region).count();
+    let duration = backoff(waited_for, situation.jitter, rules.total_wait).min(left);
+    Ok(NextStep::Wait { duration })
+}
+
+/// Our own wait after failure number `failure` (from 1) of a run: at random between the floor of
+/// 100 ms and a ceiling that follows from the total, a quarter of it after the first failure and
+/// three quarters after any later one (8 s: 2 s, then 6 s). The caller keeps it within what is left.
+pub fn backoff(failure: usize, jitter: f64, total_wait: Duration) -> Duration {
+    let quarters = if failure <= 1 { 1 } else { 3 };
+    let ceiling = total_wait / 4 * quarters;
+    // NaN counts as 0; a clamp keeps a careless source within the promise.
+    let jitter = if jitter.is_nan() { 0.0 } else { jitter.clamp(0.0, 1.0) };
+    FLOOR + ceiling.saturating_sub(FLOOR).mul_f64(jitter)
+}
+
+/// The next route, after the last one tried and round the list, that did not refuse the region.
+fn untried_route(situation: &Situation<'_>) -> Result<usize, EndReason> {
+    let routes = situation.routes.max(1);
+    let last = situation.history.last().map_or(0, |call| call.route);
+    let refused = |route: usize| {
+        situation.history.iter().any(|call| call.route == route && call.kind == FailureKind::Region)
+    };
+    (1..=routes)
+        .map(|step| (last + step) % routes)
+        .find(|route| !refused(*route))
+        .ok_or(EndReason::NoRouteLeft { routes })
+}
+
+#[cfg(test)]
+#[path = "step_tests.rs"]
+mod tests;

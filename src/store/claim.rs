@@ -1,0 +1,431 @@
+//! Claims: winning a key before any work is done.
+//!
+//! Lock order, everywhere: key row → record → conversation; a first claim inserts its record last,
+//! since nobody else can hold a row that does not exist yet. Whether another holder of the
+//! conversation is alive is judged in a statement after the one that locked its row: a subquery in
+//! `ON CONFLICT … WHERE` would see the newest row with an old snapshot.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, NaiveDate, Utc};
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use super::error::StoreError;
+use super::{Store, record};
+use crate::domain::hash::RequestHash;
+use crate::domain::ids::{ConversationId, Fence, OperationId, RequestId, Subject, TenantId};
+use crate::domain::key::IdempotencyKey;
+use crate::domain::liveness::{Liveness, LivenessRules};
+use crate::domain::record::{Guard, Record, RecordKey, State};
+
+/// Times that a claim starts anew because the key row vanished under it or a record appeared.
+const ROUNDS: u32 = 8;
+
+/// An arrival that wants to run.
+#[derive(Debug, Clone)]
+pub struct NewClaim {
+    pub tenant: TenantId,
+    pub key: IdempotencyKey,
+    pub endpoint: &'static str,
+    pub subject: Option<Subject>,
+    pub conversation_id: ConversationId,
+    pub hash: RequestHash,
+    pub operation_id: OperationId,
+    pub request_id: RequestId,
+}
+
+/// A claim that was won: the right to run, until the fence moves on.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    pub at: RecordKey,
+    pub guard: Guard,
+    pub operation_id: OperationId,
+    /// The last turn of the conversation that the run will build on.
+    pub head_seq: i64,
+    pub attempts: u32,
+    pub quota_hits: u32,
+    pub first_claimed_at: DateTime<Utc>,
+    pub claimed_at: DateTime<Utc>,
+}
+
+/// Another operation that runs in the conversation.
+#[derive(Debug, Clone, Copy)]
+pub struct Holder {
+    pub claimed_at: DateTime<Utc>,
+    pub now: DateTime<Utc>,
+}
+
+#[derive(Debug)]
+pub enum ClaimOutcome {
+    Won(Claim),
+    /// The key is taken; what stands there, for the decision.
+    Exists(Box<Record>),
+    ConversationBusy(Holder),
+    /// The conversation belongs to another subject.
+    ConversationHidden,
+}
+
+impl Store {
+    /// Claims a key that may or may not be known. One round trip where it is new and its
+    /// conversation free; a poll that finds the key taken or the conversation busy writes nothing.
+    pub async fn claim(&self, new: NewClaim) -> Result<ClaimOutcome, StoreError> {
+        let new = Arc::new(new);
+        let mut lost_answers = 0;
+        for _ in 0..ROUNDS {
+            match self.claim_round(&new).await {
+                Ok(Some(outcome)) => return Ok(outcome),
+                Ok(None) => {}
+                Err(StoreError::PartitionMissing) => self.ensure_partition_of_today().await?,
+                // Once, on another connection: a claim whose answer was lost must not stay behind
+                // without a run.
+                Err(error) if error.is_unavailable() && lost_answers == 0 => lost_answers += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Conflict("a claim was overtaken too often".into()))
+    }
+
+    /// `None`: somebody changed what this round had read; look again.
+    async fn claim_round(&self, new: &Arc<NewClaim>) -> Result<Option<ClaimOutcome>, StoreError> {
+        if let Some(claim) = self.claim_new(new.clone()).await? {
+            return Ok(Some(ClaimOutcome::Won(claim)));
+        }
+        let (tenant, key) = (new.tenant.clone(), new.key.id);
+        let standing = self
+            .database
+            .run("claim.read", move |connection| {
+                let tenant = tenant.clone();
+                Box::pin(async move { record::read(connection, &tenant, key, true).await })
+            })
+            .await?;
+        if let Some(record) = standing.and_then(|row| row.record) {
+            return Ok(Some(match own_claim(&record, new) {
+                Some(claim) => self.claim_from_lost_answer(claim).await?,
+                None => ClaimOutcome::Exists(Box::new(record)),
+            }));
+        }
+        if let Some(outcome) = self.look_at_conversation(new.clone()).await? {
+            return Ok(Some(outcome));
+        }
+        self.claim_slowly(new.clone()).await
+    }
+
+    /// The winner's one statement. `None`: the key or the conversation is not free at first sight.
+    async fn claim_new(&self, new: Arc<NewClaim>) -> Result<Option<Claim>, StoreError> {
+        let (node, offset) = (self.node(), self.clock_offset);
+        self.database
+            .run("claim.new", move |connection| {
+                let new = new.clone();
+                Box::pin(async move {
+                    let row = sqlx::query!(
+                        r#"/* claim.new */
+                        with setting as (
+                            select set_config('synchronous_commit', 'off', true) as async_commit,
+                                ((clock_timestamp() + $12::interval) at time zone 'UTC')::date as day),
+                        won_key as (
+                            insert into request_keys (tenant_id, idempotency_key, day)
+                            select $1, $2, day from setting where async_commit is not null
+                            on conflict do nothing returning day),
+                        held as (
+                            insert into conversations as c (tenant_id, conversation_id, subject, active_key)
+                            select $1, $3, $4, $2 from won_key
+                            on conflict (tenant_id, conversation_id)
+                                do update set active_key = excluded.active_key
+                                where c.active_key is null and c.subject is not distinct from excluded.subject
+                            returning head_seq),
+                        won as (
+                            insert into request_records (tenant_id, idempotency_key, day, operation_id,
+                                key_source, key_text, endpoint, subject, conversation_id, request_hash,
+                                owner, request_id)
+                            select $1, $2, won_key.day, $5, $6, $7, $8, $4, $3, $9, $10, $11
+                            from held, won_key
+                            returning day, claimed_at)
+                        select won.day as "day!", won.claimed_at as "claimed_at!", held.head_seq as "head_seq!"
+                        from won, held"#,
+                        new.tenant.as_str(),
+                        new.key.id,
+                        new.conversation_id.as_str(),
+                        new.subject.as_ref().map(Subject::as_str),
+                        new.operation_id.0,
+                        new.key.source.as_str(),
+                        new.key.text.as_deref(),
+                        new.endpoint,
+                        &new.hash.0[..],
+                        i64::from(node.0),
+                        new.request_id.0,
+                        offset,
+                    )
+                    .fetch_optional(connection)
+                    .await?;
+                    Ok(row.map(|row| new.won(row.day, row.claimed_at, row.head_seq)))
+                })
+            })
+            .await
+    }
+
+    /// Reads, without a lock and without writing, whether the conversation is free. `None`: it is.
+    async fn look_at_conversation(
+        &self,
+        new: Arc<NewClaim>,
+    ) -> Result<Option<ClaimOutcome>, StoreError> {
+        let rules = self.liveness;
+        self.database
+            .run("claim.look", move |connection| {
+                let new = new.clone();
+                Box::pin(async move {
+                    let row = sqlx::query!(
+                        "/* claim.look */
+                        select subject, active_key from conversations
+                        where tenant_id = $1 and conversation_id = $2",
+                        new.tenant.as_str(),
+                        new.conversation_id.as_str(),
+                    )
+                    .fetch_optional(&mut *connection)
+                    .await?;
+                    let Some(row) = row else { return Ok(None) };
+                    if row.subject.as_deref() != new.subject.as_ref().map(Subject::as_str) {
+                        return Ok(Some(ClaimOutcome::ConversationHidden));
+                    }
+                    let other =
+                        live_holder(connection, &rules, &new.tenant, row.active_key, new.key.id);
+                    Ok(other.await?.map(ClaimOutcome::ConversationBusy))
+                })
+            })
+            .await
+    }
+
+    /// A key row without a record, or a conversation with a leftover lease: every row is locked and
+    /// then looked at again before anything is written.
+    async fn claim_slowly(&self, new: Arc<NewClaim>) -> Result<Option<ClaimOutcome>, StoreError> {
+        let (rules, node, offset) = (self.liveness, self.node(), self.clock_offset);
+        self.database
+            .run("claim.slowly", move |connection| {
+                let new = new.clone();
+                Box::pin(async move {
+                    let mut transaction = connection.begin().await?;
+                    let Some(day) = lock_key(&mut transaction, &new, offset).await? else {
+                        return Ok(None);
+                    };
+                    let lease = lock_conversation(
+                        &mut transaction,
+                        &rules,
+                        &new.tenant,
+                        &new.conversation_id,
+                        new.subject.as_ref(),
+                        new.key.id,
+                    )
+                    .await?;
+                    let head_seq = match lease {
+                        Lease::Free { head_seq } => head_seq,
+                        Lease::Busy(holder) => {
+                            return Ok(Some(ClaimOutcome::ConversationBusy(holder)));
+                        }
+                        Lease::Hidden => return Ok(Some(ClaimOutcome::ConversationHidden)),
+                    };
+                    let claimed_at = sqlx::query_scalar!(
+                        "/* claim.insert */
+                        insert into request_records (tenant_id, idempotency_key, day, operation_id,
+                            key_source, key_text, endpoint, subject, conversation_id, request_hash,
+                            owner, request_id)
+                        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                        returning claimed_at",
+                        new.tenant.as_str(),
+                        new.key.id,
+                        day,
+                        new.operation_id.0,
+                        new.key.source.as_str(),
+                        new.key.text.as_deref(),
+                        new.endpoint,
+                        new.subject.as_ref().map(Subject::as_str),
+                        new.conversation_id.as_str(),
+                        &new.hash.0[..],
+                        i64::from(node.0),
+                        new.request_id.0,
+                    )
+                    .fetch_one(&mut *transaction)
+                    .await?;
+                    transaction.commit().await?;
+                    Ok(Some(ClaimOutcome::Won(new.won(day, claimed_at, head_seq))))
+                })
+            })
+            .await
+    }
+
+    /// The answer to our own claim was lost on the way; what it won is still ours.
+    async fn claim_from_lost_answer(&self, mut claim: Claim) -> Result<ClaimOutcome, StoreError> {
+        claim.head_seq = self.head_of(&claim.at).await?;
+        Ok(ClaimOutcome::Won(claim))
+    }
+
+    async fn head_of(&self, at: &RecordKey) -> Result<i64, StoreError> {
+        let at = at.clone();
+        self.database
+            .run("claim.head", move |connection| {
+                let at = at.clone();
+                Box::pin(async move {
+                    let head = sqlx::query_scalar!(
+                        "/* claim.head */
+                        select c.head_seq from request_records r
+                        join conversations c using (tenant_id, conversation_id)
+                        where r.tenant_id = $1 and r.idempotency_key = $2 and r.day = $3",
+                        at.tenant.as_str(),
+                        at.key,
+                        at.day,
+                    )
+                    .fetch_optional(connection)
+                    .await?;
+                    Ok(head.unwrap_or(0))
+                })
+            })
+            .await
+    }
+}
+
+impl NewClaim {
+    fn won(&self, day: NaiveDate, claimed_at: DateTime<Utc>, head_seq: i64) -> Claim {
+        Claim {
+            at: RecordKey { tenant: self.tenant.clone(), key: self.key.id, day },
+            guard: Guard { fence: Fence(1), request_id: self.request_id },
+            operation_id: self.operation_id,
+            head_seq,
+            attempts: 1,
+            quota_hits: 0,
+            first_claimed_at: claimed_at,
+            claimed_at,
+        }
+    }
+}
+
+/// The claim that a record stands for, if this very arrival made it.
+fn own_claim(record: &Record, new: &NewClaim) -> Option<Claim> {
+    let ours = record.guard.request_id == new.request_id && record.state == State::InProgress;
+    ours.then(|| Claim {
+        at: record.at.clone(),
+        guard: record.guard,
+        operation_id: record.operation_id,
+        head_seq: 0,
+        attempts: record.attempts,
+        quota_hits: record.quota_hits,
+        first_claimed_at: record.first_claimed_at,
+        claimed_at: record.claimed_at,
+    })
+}
+
+/// Takes the row of a key that has no record, and moves it to today. `None`: the row vanished, or a
+/// record has appeared meanwhile. The record is looked for in a statement after the lock: moving with
+/// a condition in one statement lets both sides of midnight win.
+async fn lock_key(
+    connection: &mut PgConnection,
+    new: &NewClaim,
+    offset: sqlx::postgres::types::PgInterval,
+) -> Result<Option<NaiveDate>, StoreError> {
+    let held = sqlx::query_scalar!(
+        "/* claim.lock_key */
+        select day from request_keys where tenant_id = $1 and idempotency_key = $2 for update",
+        new.tenant.as_str(),
+        new.key.id,
+    )
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some(held) = held else { return Ok(None) };
+    let appeared = sqlx::query_scalar!(
+        r#"/* claim.look_again */
+        select 1 as "one!" from request_records where tenant_id = $1 and idempotency_key = $2 and day = $3"#,
+        new.tenant.as_str(),
+        new.key.id,
+        held,
+    )
+    .fetch_optional(&mut *connection)
+    .await?;
+    if appeared.is_some() {
+        return Ok(None);
+    }
+    let day = sqlx::query_scalar!(
+        r#"/* claim.move_key */
+        update request_keys set day = ((clock_timestamp() + $3::interval) at time zone 'UTC')::date
+        where tenant_id = $1 and idempotency_key = $2 returning day"#,
+        new.tenant.as_str(),
+        new.key.id,
+        offset,
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(Some(day))
+}
+
+/// Whether a conversation can be had.
+pub(super) enum Lease {
+    Free { head_seq: i64 },
+    Busy(Holder),
+    Hidden,
+}
+
+/// Locks the conversation, making it where it is new, and takes its lease for `key` unless a living
+/// operation holds it. Nothing is written where the answer is not `Free`.
+pub(super) async fn lock_conversation(
+    connection: &mut PgConnection,
+    rules: &LivenessRules,
+    tenant: &TenantId,
+    conversation: &ConversationId,
+    subject: Option<&Subject>,
+    key: Uuid,
+) -> Result<Lease, StoreError> {
+    sqlx::query!(
+        "/* claim.make_conversation */
+        insert into conversations (tenant_id, conversation_id, subject) values ($1, $2, $3)
+        on conflict do nothing",
+        tenant.as_str(),
+        conversation.as_str(),
+        subject.map(Subject::as_str),
+    )
+    .execute(&mut *connection)
+    .await?;
+    let row = sqlx::query!(
+        "/* claim.lock_conversation */
+        select subject, head_seq, active_key from conversations
+        where tenant_id = $1 and conversation_id = $2 for update",
+        tenant.as_str(),
+        conversation.as_str(),
+    )
+    .fetch_optional(&mut *connection)
+    .await?;
+    // Deleted between the two statements: as if somebody else had it; the client asks again.
+    let Some(row) = row else {
+        return Err(StoreError::Conflict("the conversation was deleted meanwhile".into()));
+    };
+    if row.subject.as_deref() != subject.map(Subject::as_str) {
+        return Ok(Lease::Hidden);
+    }
+    if let Some(holder) = live_holder(connection, rules, tenant, row.active_key, key).await? {
+        return Ok(Lease::Busy(holder));
+    }
+    sqlx::query!(
+        "/* claim.take_lease */
+        update conversations set active_key = $3 where tenant_id = $1 and conversation_id = $2",
+        tenant.as_str(),
+        conversation.as_str(),
+        key,
+    )
+    .execute(connection)
+    .await?;
+    Ok(Lease::Free { head_seq: row.head_seq })
+}
+
+/// The operation that holds a conversation, if it is another one and alive. Reads in a new
+/// statement, so that the holder's record is at least as new as its conversation's row.
+async fn live_holder(
+    connection: &mut PgConnection,
+    rules: &LivenessRules,
+    tenant: &TenantId,
+    active: Option<Uuid>,
+    own: Uuid,
+) -> Result<Option<Holder>, StoreError> {
+    let Some(active) = active.filter(|&active| active != own) else { return Ok(None) };
+    let held = record::read(connection, tenant, active, false).await?.and_then(|row| row.record);
+    Ok(held.and_then(|record| {
+        let alive = record.state == State::InProgress
+            && rules.judge(&record.liveness) == Liveness::Alive;
+        alive.then_some(Holder { claimed_at: record.claimed_at, now: record.liveness.now })
+    }))
+}

@@ -1,0 +1,97 @@
+//! The other end of a run: a failure, passing or final, with the calls that were paid for.
+
+use std::sync::Arc;
+
+use rust_decimal::Decimal;
+
+use super::Store;
+use super::commit::{CallColumns, CallRow, CommitOutcome};
+use super::error::StoreError;
+use crate::domain::ids::OperationId;
+use crate::domain::record::{Guard, RecordKey, StoredAnswer};
+
+/// How a run failed.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    pub at: RecordKey,
+    pub guard: Guard,
+    pub operation_id: OperationId,
+    pub kind: &'static str,
+    /// A final failure is stored and replayed; a passing one leaves nothing to replay.
+    pub answer: Option<StoredAnswer>,
+    /// Whether the provider said that the account is out of credit.
+    pub quota_hit: bool,
+    pub calls: Vec<CallRow>,
+}
+
+impl Store {
+    /// Ends a run as failed, frees its conversation and keeps its calls, in one statement. The calls
+    /// are kept also where the run was fenced off: they were paid for all the same.
+    pub async fn fail(&self, failure: Failure) -> Result<CommitOutcome, StoreError> {
+        let calls = CallColumns::of(&failure.calls);
+        let failure = Arc::new((failure, calls));
+        self.database
+            .run("fail", move |connection| {
+                let failure = failure.clone();
+                Box::pin(async move {
+                    let (failure, calls) = &*failure;
+                    let ended = sqlx::query_scalar!(
+                        r#"/* fail */
+                        with ended as (
+                            update request_records set state = 'failed', failure_kind = $6,
+                                failure_final = $7, response_status = $8, response = $9,
+                                quota_hits = quota_hits + $10, completed_at = clock_timestamp()
+                            where tenant_id = $1 and idempotency_key = $2 and day = $3
+                                and state = 'in_progress' and fence = $4 and request_id = $5
+                            returning tenant_id, idempotency_key, conversation_id),
+                        freed as (
+                            update conversations c set active_key = null from ended
+                            where c.tenant_id = ended.tenant_id and c.conversation_id = ended.conversation_id
+                                and c.active_key = ended.idempotency_key),
+                        calls as (
+                            insert into provider_calls (tenant_id, operation_id, request_id, call_no, counted,
+                                provider, model, route, status, failure_kind, changed, input_tokens,
+                                cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens,
+                                cost_usd, started_at, ended_at)
+                            select $1, $11, $5, n.* from unnest($12::int[], $13::bool[], $14::text[],
+                                $15::text[], $16::text[], $17::int[], $18::text[], $19::text[],
+                                $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[],
+                                $24::bigint[], $25::numeric[], $26::timestamptz[], $27::timestamptz[]) as n
+                            on conflict do nothing)
+                        select count(*) as "ended!" from ended"#,
+                        failure.at.tenant.as_str(),
+                        failure.at.key,
+                        failure.at.day,
+                        failure.guard.fence.0,
+                        failure.guard.request_id.0,
+                        failure.kind,
+                        failure.answer.is_some(),
+                        failure.answer.as_ref().map(|answer| i32::from(answer.status)),
+                        failure.answer.as_ref().map(|answer| &answer.body[..]),
+                        i32::from(failure.quota_hit),
+                        failure.operation_id.0,
+                        &calls.call_no,
+                        &calls.counted,
+                        &calls.provider,
+                        &calls.model,
+                        &calls.route,
+                        &calls.status as &[Option<i32>],
+                        &calls.failure_kind as &[Option<String>],
+                        &calls.changed as &[Option<String>],
+                        &calls.input as &[Option<i64>],
+                        &calls.cache_read as &[Option<i64>],
+                        &calls.cache_write as &[Option<i64>],
+                        &calls.output as &[Option<i64>],
+                        &calls.reasoning as &[Option<i64>],
+                        &calls.cost as &[Option<Decimal>],
+                        &calls.started_at,
+                        &calls.ended_at,
+                    )
+                    .fetch_one(connection)
+                    .await?;
+                    Ok(if ended == 1 { CommitOutcome::Committed } else { CommitOutcome::Fenced })
+                })
+            })
+            .await
+    }
+}

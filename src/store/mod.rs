@@ -1,0 +1,134 @@
+//! All SQL of the product. Each function is one transaction with a name; what was decided on the facts
+//! read here is decided in `domain`, and written back here under the guard of those facts.
+
+mod api_keys;
+mod audit;
+mod claim;
+mod commit;
+mod connection;
+mod conversations;
+mod derived;
+mod error;
+mod fail;
+mod nodes;
+mod partitions;
+mod reclaim;
+mod record;
+mod schema;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::types::PgInterval;
+use uuid::Uuid;
+
+pub use api_keys::{ApiKeyRow, KnownKey, NewApiKey};
+pub use audit::{Finding, INVARIANTS};
+pub use claim::{Claim, ClaimOutcome, Holder, NewClaim};
+pub use commit::{CallRow, ChatCommit, CommitOutcome, CommitTrace};
+pub use connection::Database;
+pub use conversations::{TurnPage, TurnRow};
+pub use error::StoreError;
+pub use fail::Failure;
+pub use nodes::{Beat, BeatingRun, NodeSession, Registration};
+pub use partitions::{DAYS_AHEAD, Runway, partition_name};
+pub use reclaim::{Counting, ReclaimOutcome};
+
+use crate::clock::Clock;
+use crate::domain::ids::{NodeId, TenantId};
+use crate::domain::liveness::LivenessRules;
+use crate::domain::record::Record;
+
+/// What the store is built from.
+#[derive(Clone)]
+pub struct StoreSettings {
+    /// For the pool.
+    pub connect: PgConnectOptions,
+    /// For the node's session, which must not pass through a pooler.
+    pub direct: PgConnectOptions,
+    pub pool_size: u32,
+    pub liveness: LivenessRules,
+    /// Added to the database's clock wherever a day or a retention is computed; zero but in tests.
+    pub clock_offset: Duration,
+}
+
+/// The database as the rest of the product sees it. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    database: Database,
+    direct: Arc<PgConnectOptions>,
+    clock: Clock,
+    liveness: LivenessRules,
+    clock_offset: PgInterval,
+    node: Arc<AtomicI32>,
+}
+
+impl Store {
+    /// Opens no connection yet.
+    pub fn new(settings: StoreSettings, clock: Clock) -> Self {
+        Self {
+            database: Database::new(settings.connect, settings.pool_size, clock.clone()),
+            direct: Arc::new(settings.direct),
+            clock,
+            liveness: settings.liveness,
+            clock_offset: interval(settings.clock_offset),
+            node: Arc::new(AtomicI32::new(0)),
+        }
+    }
+
+    /// The id under which this process claims; 0 before the first registration, which no node has.
+    pub fn node(&self) -> NodeId {
+        NodeId(self.node.load(Ordering::Acquire))
+    }
+
+    /// From now on this process claims under `node`.
+    pub fn set_node(&self, node: NodeId) {
+        self.node.store(node.0, Ordering::Release);
+    }
+
+    pub fn liveness_rules(&self) -> LivenessRules {
+        self.liveness
+    }
+
+    /// The record under a key, with its stored answer.
+    pub async fn record(&self, tenant: TenantId, key: Uuid) -> Result<Option<Record>, StoreError> {
+        self.database
+            .run("record.read", move |connection| {
+                let tenant = tenant.clone();
+                Box::pin(async move {
+                    let row = record::read(connection, &tenant, key, true).await?;
+                    Ok(row.and_then(|row| row.record))
+                })
+            })
+            .await
+    }
+
+    /// Whether the database answers.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        self.database
+            .run("ping", |connection| {
+                Box::pin(async move {
+                    sqlx::query!(r#"/* ping */ select 1 as "one!""#).fetch_one(connection).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Waits for statements in progress, then closes every connection.
+    pub async fn close(&self) {
+        self.database.close().await;
+    }
+
+    fn stale_after_interval(&self) -> PgInterval {
+        interval(self.liveness.stale_after)
+    }
+}
+
+/// A duration as PostgreSQL takes it; one beyond 290,000 years stops there.
+fn interval(duration: Duration) -> PgInterval {
+    let microseconds = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+    PgInterval { months: 0, days: 0, microseconds }
+}

@@ -1,0 +1,38 @@
+//! The migrations, which are only ever added to.
+
+use sqlx::Connection;
+use sqlx::PgConnection;
+use sqlx::migrate::Migrator;
+
+use super::Store;
+use super::error::StoreError;
+
+static MIGRATOR: Migrator = sqlx::migrate!();
+
+/// The oldest server that has what the migrations and statements use.
+const OLDEST_SERVER: i32 = 150_000;
+
+impl Store {
+    /// Brings the schema up to date; several nodes may do so at once. Needs no pool, so that it also
+    /// works where the tables are not there yet.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        let mut connection = PgConnection::connect_with(&self.direct).await?;
+        let version = sqlx::query_scalar::<_, i32>(
+            "/* schema.version */ select current_setting('server_version_num')::int",
+        )
+        .fetch_one(&mut connection)
+        .await?;
+        if version < OLDEST_SERVER {
+            return Err(StoreError::Bug(format!(
+                "PostgreSQL 15 or newer is needed; this server is {}",
+                version / 10_000
+            )));
+        }
+        MIGRATOR
+            .run(&mut connection)
+            .await
+            .map_err(|error| StoreError::Bug(format!("migration failed: {error}")))?;
+        connection.close().await?;
+        Ok(())
+    }
+}
