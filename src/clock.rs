@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
+use uuid::{NoContext, Timestamp, Uuid};
 
 /// A boxed future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -77,6 +78,26 @@ impl Clock {
             Source::System(_) => Utc::now(),
             Source::Manual(manual) => manual.utc_now(),
         }
+    }
+
+    /// A new UUIDv7: sorted by this clock's time, otherwise random.
+    #[expect(clippy::disallowed_methods, reason = "the one place where ids are made")]
+    pub fn new_id(&self) -> Uuid {
+        let millis = u64::try_from(self.utc_now().timestamp_millis()).unwrap_or(0);
+        let nanos = u32::try_from(millis % 1_000).unwrap_or(0) * 1_000_000;
+        Uuid::new_v7(Timestamp::from_unix(NoContext, millis / 1_000, nanos))
+    }
+
+    /// At random, from 0 to 1.
+    #[expect(clippy::disallowed_methods, reason = "the one place where chance comes from")]
+    pub fn chance(&self) -> f64 {
+        rand::random()
+    }
+
+    /// Bytes that nobody can guess.
+    #[expect(clippy::disallowed_methods, reason = "the one place where chance comes from")]
+    pub fn secret(&self) -> [u8; 32] {
+        rand::random()
     }
 
     /// Ready once the time has passed; at once for zero.

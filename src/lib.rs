@@ -6,4 +6,8 @@
 pub mod clock;
 pub mod config;
 pub mod domain;
+pub mod faults;
+pub mod lifecycle;
+pub mod operation;
+pub mod provider;
 pub mod store;

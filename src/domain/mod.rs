@@ -14,6 +14,7 @@ pub mod problem;
 pub mod prompt;
 pub mod record;
 pub mod retry;
+pub mod secret;
 pub mod text;
 pub mod usage;
 pub mod verdict;

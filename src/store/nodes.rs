@@ -33,6 +33,7 @@ pub struct NodeSession {
     clock: Clock,
     confirm: PgInterval,
     grace: PgInterval,
+    locked: bool,
 }
 
 /// What registering found.
@@ -113,6 +114,7 @@ impl Store {
             clock: self.clock.clone(),
             confirm: interval(CONFIRM),
             grace: interval(self.liveness.grace),
+            locked: false,
         })
     }
 
@@ -136,21 +138,36 @@ impl Store {
 }
 
 impl NodeSession {
+    /// Takes the node's lock, if this session does not hold it yet. Tried, not waited for: an
+    /// earlier session of this node, cut off without the server's knowing, may hold it for minutes,
+    /// which stands for the node as well as this one would; and a detector holds it for a moment.
+    pub async fn hold_lock(&mut self, node: NodeId) -> Result<(), StoreError> {
+        if self.locked {
+            return Ok(());
+        }
+        let connection = &mut self.connection;
+        self.locked = within(&self.clock, async {
+            Ok(sqlx::query_scalar!(
+                r#"/* nodes.lock */ select pg_try_advisory_lock($1, $2) as "locked!""#,
+                NODE_LOCK,
+                node.0
+            )
+            .fetch_one(connection)
+            .await?)
+        })
+        .await?;
+        Ok(())
+    }
+
     /// Takes the node's lock and enters it in `nodes`.
     pub async fn register(
         &mut self,
         node: NodeId,
         advertised: &str,
     ) -> Result<Registration, StoreError> {
+        self.hold_lock(node).await?;
         let connection = &mut self.connection;
         within(&self.clock, async {
-            sqlx::query!(
-                r#"/* nodes.lock */ select pg_advisory_lock($1, $2) as "locked!""#,
-                NODE_LOCK,
-                node.0
-            )
-            .fetch_one(&mut *connection)
-            .await?;
             sqlx::query!("/* nodes.epoch */ insert into server_epoch default values on conflict do nothing")
                 .execute(&mut *connection)
                 .await?;

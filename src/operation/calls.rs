@@ -1,0 +1,118 @@
+//! The calls of one run as they are kept: every one of them, on every way out of the run.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
+
+use crate::domain::failure::FailureKind;
+use crate::domain::usage::{Prices, Usage};
+use crate::store::CallRow;
+
+/// The list of a run's calls; clones are one and the same, so that it outlives a run that is dropped.
+#[derive(Debug, Clone)]
+pub struct CallLog {
+    rows: Arc<Mutex<Vec<Entry>>>,
+    prices: Prices,
+}
+
+#[derive(Debug)]
+struct Entry {
+    row: CallRow,
+    open: bool,
+}
+
+/// What a call is before it is sent.
+pub struct NewCall<'a> {
+    pub provider: &'a str,
+    pub model: &'a str,
+    pub route: &'a str,
+    pub changed: Option<String>,
+    pub at: DateTime<Utc>,
+}
+
+impl CallLog {
+    pub fn new(prices: Prices) -> Self {
+        Self { rows: Arc::default(), prices }
+    }
+
+    /// A call is about to be sent. Returns its number, from 1.
+    pub fn begin(&self, call: &NewCall<'_>) -> i32 {
+        let mut rows = self.lock();
+        let call_no = i32::try_from(rows.len()).map_or(i32::MAX, |calls| calls.saturating_add(1));
+        let row = CallRow {
+            call_no,
+            counted: false,
+            provider: call.provider.to_owned(),
+            model: call.model.to_owned(),
+            route: call.route.to_owned(),
+            status: None,
+            failure_kind: None,
+            changed: call.changed.clone(),
+            usage: Usage::default(),
+            cost: None,
+            started_at: call.at,
+            ended_at: call.at,
+        };
+        rows.push(Entry { row, open: true });
+        call_no
+    }
+
+    /// The call gave the answer.
+    pub fn answered(&self, usage: Usage, at: DateTime<Utc>) {
+        self.end(|row| {
+            row.counted = true;
+            row.status = Some(200);
+            row.usage = usage;
+            row.ended_at = at;
+        });
+    }
+
+    /// The call failed; what it told of its usage is paid for all the same.
+    pub fn failed(&self, kind: FailureKind, status: Option<u16>, usage: Usage, at: DateTime<Utc>) {
+        self.end(|row| {
+            row.status = status;
+            row.failure_kind = Some(kind.as_str());
+            row.usage = usage;
+            row.ended_at = at;
+        });
+    }
+
+    fn end(&self, fill: impl FnOnce(&mut CallRow)) {
+        if let Some(entry) = self.lock().last_mut() {
+            fill(&mut entry.row);
+            entry.row.cost = entry.row.usage.cost(&self.prices);
+            entry.open = false;
+        }
+    }
+
+    /// All calls of a run that is committed.
+    pub fn committed(&self) -> Vec<CallRow> {
+        self.lock().iter().map(|entry| entry.row.clone()).collect()
+    }
+
+    /// All calls of a run that ends without a commit: none counts, and one that was under way ends
+    /// with the run's own reason. A call that answered well keeps its place as wasted.
+    pub fn wasted(&self, kind: FailureKind, at: DateTime<Utc>) -> Vec<CallRow> {
+        let close = |entry: &Entry| {
+            let mut row = entry.row.clone();
+            row.counted = false;
+            if entry.open {
+                row.ended_at = at.max(row.started_at);
+            }
+            row.failure_kind = row.failure_kind.or(Some(kind.as_str()));
+            row
+        };
+        self.lock().iter().map(close).collect()
+    }
+
+    /// The cost of a usage at this run's prices.
+    pub fn cost(&self, usage: &Usage) -> Option<Decimal> {
+        usage.cost(&self.prices)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        // The list is whole between any two statements that hold the lock.
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,113 @@
+//! Writing a verdict until it is written or known not to be: the transaction is repeated with the
+//! answer kept in memory, never the model call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Inner;
+use super::heartbeat::LeftSeat;
+use crate::store::{
+    ChatCommit, CommitOutcome, CommitTrace, Failure, StoreError,
+};
+
+/// Between two tries while the database is away.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// How a commit ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    Committed,
+    Fenced,
+    LeaseLost,
+    /// The database stayed away for as long as the run was trusted.
+    Unknown,
+    /// Refused for a reason that repeating does not change.
+    Broken,
+}
+
+/// Commits, as long as the run's last beat is trusted. When the answer to a commit is lost, what
+/// became of it is looked up before anything else is tried.
+pub(super) async fn settle(inner: &Inner, left: LeftSeat, commit: &Arc<ChatCommit>) -> Ending {
+    let mut in_doubt = false;
+    loop {
+        if inner.clock.now() >= left.trusted_until {
+            tracing::error!(event = "outcome_unknown", in_doubt, "the commit could not be written in time");
+            return if in_doubt { Ending::Unknown } else { Ending::Fenced };
+        }
+        let error = match inner.store.commit_chat(commit.clone()).await {
+            Ok(CommitOutcome::Committed) => return Ending::Committed,
+            Ok(CommitOutcome::Fenced) if !in_doubt => return Ending::Fenced,
+            // An earlier try may have been the one that took the record out of our hands.
+            Ok(CommitOutcome::Fenced) => match trace(inner, left, commit).await {
+                Some(CommitTrace::Committed) => return Ending::Committed,
+                Some(CommitTrace::Fenced | CommitTrace::NotYet) => return Ending::Fenced,
+                None => return Ending::Unknown,
+            },
+            Err(StoreError::LeaseLost) => return Ending::LeaseLost,
+            Err(error @ (StoreError::Unavailable(_) | StoreError::Conflict(_))) => error,
+            Err(error) => {
+                tracing::error!(%error, "the database refused the commit");
+                return Ending::Broken;
+            }
+        };
+        tracing::warn!(event = "commit_repeated", %error, "the transaction is written again");
+        if error.is_unavailable() {
+            in_doubt = true;
+            match trace(inner, left, commit).await {
+                Some(CommitTrace::Committed) => return Ending::Committed,
+                Some(CommitTrace::Fenced) => return Ending::Fenced,
+                Some(CommitTrace::NotYet) => {}
+                None => return Ending::Unknown,
+            }
+        } else {
+            inner.clock.sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Looks up what became of a commit. `None`: the database stayed away.
+async fn trace(inner: &Inner, left: LeftSeat, commit: &ChatCommit) -> Option<CommitTrace> {
+    loop {
+        match inner.store.trace_commit(commit.at.clone(), commit.guard).await {
+            Ok(trace) => return Some(trace),
+            Err(error) => tracing::warn!(%error, "what became of the commit is not known yet"),
+        }
+        if inner.clock.now() >= left.trusted_until {
+            return None;
+        }
+        inner.clock.sleep(PAUSE).await;
+    }
+}
+
+/// Tries for a failure's end: fewer than for an answer, since nothing is lost but a wait.
+const FAILURE_TRIES: u32 = 3;
+
+/// Writes the end of a run that failed. Repeating is safe: a record that was ended is no longer in
+/// progress, and its calls are there already.
+pub(super) async fn settle_failure(
+    inner: &Inner,
+    failure: Failure,
+) -> Result<CommitOutcome, StoreError> {
+    let mut tries = 1;
+    loop {
+        match inner.store.fail(failure.clone()).await {
+            Ok(CommitOutcome::Fenced) if tries > 1 => {
+                // Ended by the try whose answer was lost, or by somebody else: told apart by reading.
+                let record =
+                    inner.store.record(failure.at.tenant.clone(), failure.at.key).await?;
+                let ours = record.is_some_and(|record| {
+                    record.guard == failure.guard
+                        && record.failure_kind.as_deref() == Some(failure.kind)
+                });
+                return Ok(if ours { CommitOutcome::Committed } else { CommitOutcome::Fenced });
+            }
+            Err(error)
+                if (error.is_unavailable() || error.is_conflict()) && tries < FAILURE_TRIES =>
+            {
+                tries += 1;
+                inner.clock.sleep(PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! This process among the others: registered, locked, beating, and watching who else is gone.
+//!
+//! One task owns the session. Any error closes it, and opening it anew takes the lock back and beats
+//! at once, well within the second that a detector waits.
+
+use std::time::Duration;
+
+use super::heartbeat::BeatingRuns;
+use crate::clock::{Clock, Moment};
+use crate::domain::ids::NodeId;
+use crate::lifecycle::Lifecycle;
+use crate::store::{NodeSession, Registration, Store, StoreError};
+
+/// How often other nodes' locks are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// Between two tries to open a session.
+const REOPEN_AFTER: Duration = Duration::from_millis(200);
+
+/// What the node's task needs.
+pub struct Node {
+    pub store: Store,
+    pub clock: Clock,
+    pub lifecycle: Lifecycle,
+    pub runs: BeatingRuns,
+    pub advertised: String,
+    pub heartbeat: Duration,
+}
+
+impl Node {
+    /// Registers once, so that claims have an owner, and goes on in the background.
+    pub async fn start(self) -> Result<(), StoreError> {
+        let mut id = self.store.new_node_id().await?;
+        let session = self.open(&mut id).await?;
+        let lifecycle = self.lifecycle.clone();
+        lifecycle.spawn(async move { self.live(id, session).await });
+        Ok(())
+    }
+
+    async fn live(self, mut id: NodeId, first: NodeSession) {
+        let mut session = Some(first);
+        loop {
+            let opened = match session.take() {
+                Some(session) => Ok(session),
+                None => self.open(&mut id).await,
+            };
+            let ended = match opened {
+                Ok(mut session) => {
+                    let ended = self.beat_until_it_fails(id, &mut session).await;
+                    if matches!(ended, Ok(Ended::Over)) {
+                        session.close().await;
+                        return;
+                    }
+                    ended
+                }
+                Err(error) => Err(error),
+            };
+            match ended {
+                Ok(Ended::Over) => return,
+                Ok(Ended::Dead) => {
+                    tracing::error!(node = %id, "declared dead by another node; its runs are dropped");
+                    self.runs.stop_all();
+                }
+                Ok(Ended::Unregistered) => {}
+                Err(error) => tracing::warn!(node = %id, %error, "the node's session is opened anew"),
+            }
+            tokio::select! {
+                () = self.lifecycle.over() => return,
+                () = self.clock.sleep(REOPEN_AFTER) => {}
+            }
+        }
+    }
+
+    /// Opens a session and registers; under a new id where the old one was declared dead.
+    async fn open(&self, id: &mut NodeId) -> Result<NodeSession, StoreError> {
+        let mut session = self.store.open_node_session().await?;
+        while session.register(*id, &self.advertised).await? == Registration::Dead {
+            self.runs.stop_all();
+            *id = self.store.new_node_id().await?;
+        }
+        self.store.set_node(*id);
+        tracing::info!(node = %id, "node registered");
+        Ok(session)
+    }
+
+    async fn beat_until_it_fails(
+        &self,
+        id: NodeId,
+        session: &mut NodeSession,
+    ) -> Result<Ended, StoreError> {
+        let mut next_beat = self.clock.now();
+        let mut next_look = next_beat;
+        loop {
+            let due = next_beat.min(next_look);
+            tokio::select! {
+                () = self.lifecycle.over() => return Ok(Ended::Over),
+                () = self.clock.sleep_until(due) => {}
+            }
+            if self.clock.now() >= next_beat {
+                next_beat = self.clock.now() + self.heartbeat;
+                if let Some(ended) = self.beat(id, session).await? {
+                    return Ok(ended);
+                }
+            }
+            if self.clock.now() >= next_look {
+                session.hold_lock(id).await?;
+                for dead in session.detect_dead(id).await? {
+                    tracing::warn!(event = "node_dead", node = %dead, "a node is gone");
+                }
+                next_look = self.clock.now() + LOOK_EVERY;
+            }
+        }
+    }
+
+    async fn beat(
+        &self,
+        id: NodeId,
+        session: &mut NodeSession,
+    ) -> Result<Option<Ended>, StoreError> {
+        match session.own_standing(id).await? {
+            Some(Registration::Registered) => {}
+            Some(Registration::Dead) => return Ok(Some(Ended::Dead)),
+            None => return Ok(Some(Ended::Unregistered)),
+        }
+        let runs = self.runs.beating();
+        if !runs.is_empty() {
+            let sent: Moment = self.clock.now();
+            let answers = session.beat(&runs).await?;
+            self.runs.beaten(&runs, &answers, sent);
+        }
+        Ok(None)
+    }
+}
+
+enum Ended {
+    Over,
+    Dead,
+    Unregistered,
+}

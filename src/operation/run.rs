@@ -1,0 +1,292 @@
+//! One run: from a won claim to a verdict, on every way out.
+//!
+//! Whatever ends a run (an answer, a failure, a lost fence, a cut, a panic), its seat is left, its
+//! record is settled under the guard, and its calls are kept.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+use super::attempts::{Attempts, Failed};
+use super::calls::CallLog;
+use super::chat::{self, ChatJob};
+use super::heartbeat::{LeftSeat, Seat, Stop};
+use super::models::Model;
+use super::outcome::Outcome;
+use super::{Inner, commit};
+use crate::clock::Moment;
+use crate::domain::failure::FailureKind;
+use crate::domain::problem::{ErrorCode, Problem};
+use crate::domain::prompt::Answer;
+use crate::domain::record::StoredAnswer;
+use crate::domain::retry::{ArrivalFacts, give_up};
+use crate::domain::verdict::{code_of, detail_of, is_final};
+use crate::faults::Point;
+use crate::store::{Claim, CommitOutcome, Failure, StoreError};
+
+/// How the work of a run ended, before anything is written.
+enum Work {
+    Answered(Answer),
+    Failed(Failed),
+    Stopped(Stop),
+    Cut,
+}
+
+/// The outcome, and the labels `verdict` and `kind` of `oncekey_runs_total`.
+type Settled = (Outcome, &'static str, Option<FailureKind>);
+
+/// A run and what it stands on.
+pub(super) struct Run<'a> {
+    pub inner: &'a Inner,
+    pub claim: &'a Claim,
+    pub job: &'a ChatJob,
+    pub model: &'a Model,
+    /// The moment before the claim was sent.
+    pub begun: Moment,
+}
+
+impl Run<'_> {
+    /// Works until there is a verdict, and writes it.
+    pub async fn perform(self) -> Outcome {
+        let inner = self.inner;
+        let seat = inner.runs.enter(self.claim, self.begun);
+        let calls = CallLog::new(self.model.prices);
+        let work = AssertUnwindSafe(self.work(&seat, &calls)).catch_unwind().await;
+        let took = inner.clock.now().since(self.begun);
+        let left = seat.leave();
+        let settled = match work {
+            Ok(work) => {
+                AssertUnwindSafe(self.settle(left, work, &calls, took)).catch_unwind().await
+            }
+            Err(panic) => Err(panic),
+        };
+        let (outcome, verdict, kind) = match settled {
+            Ok(settled) => settled,
+            Err(panic) => {
+                tracing::error!(event = "panic", text = panic_text(&*panic), "the run panicked");
+                self.fail(Failed { kind: FailureKind::Internal, retry_after: None }, &calls).await
+            }
+        };
+        metrics::histogram!("oncekey_run_seconds").record(took.as_secs_f64());
+        metrics::counter!("oncekey_runs_total", "endpoint" => crate::domain::chat::ENDPOINT,
+            "verdict" => verdict, "kind" => kind.map_or("", FailureKind::as_str))
+        .increment(1);
+        outcome
+    }
+
+    async fn settle(
+        &self,
+        left: LeftSeat,
+        work: Work,
+        calls: &CallLog,
+        took: Duration,
+    ) -> Settled {
+        match work {
+            Work::Answered(answer) => self.commit(left, &answer, calls, took).await,
+            Work::Failed(failed) => self.fail(failed, calls).await,
+            Work::Stopped(stop) => self.stopped(stop, calls).await,
+            Work::Cut => {
+                tracing::warn!(event = "released", "cut by shutting down; the next arrival starts at once");
+                self.fail(Failed { kind: FailureKind::Released, retry_after: None }, calls).await
+            }
+        }
+    }
+
+    /// Prompt and calls, unless the run must stop before.
+    async fn work(&self, seat: &Seat, calls: &CallLog) -> Work {
+        tokio::select! {
+            biased;
+            stop = seat.stopped() => Work::Stopped(stop),
+            () = self.inner.lifecycle.cut() => Work::Cut,
+            outcome = self.answer(calls) => match outcome {
+                Ok(answer) => Work::Answered(answer),
+                Err(failed) => Work::Failed(failed),
+            },
+        }
+    }
+
+    async fn answer(&self, calls: &CallLog) -> Result<Answer, Failed> {
+        let inner = self.inner;
+        inner.faults.reach(Point::AfterClaim).await;
+        let prompt = chat::prompt(
+            &inner.store,
+            self.claim,
+            &self.job.request,
+            self.model,
+            inner.settings.max_history_turns,
+        )
+        .await
+        .map_err(|error| {
+            tracing::error!(%error, "the conversation could not be read");
+            Failed { kind: kind_of(&error), retry_after: None }
+        })?;
+        let before_run = (self.claim.claimed_at - self.claim.first_claimed_at).to_std();
+        let attempts = Attempts {
+            model: self.model,
+            clock: &inner.clock,
+            faults: &inner.faults,
+            rules: &inner.settings.retry,
+            calls,
+            before_run: before_run.unwrap_or_default(),
+            begun: self.begun,
+        };
+        attempts.run(&prompt).await
+    }
+
+    async fn commit(
+        &self,
+        left: LeftSeat,
+        answer: &Answer,
+        calls: &CallLog,
+        took: Duration,
+    ) -> Settled {
+        let inner = self.inner;
+        let subject = self.job.subject.as_ref();
+        let built = chat::commit(
+            &inner.clock, self.claim, &self.job.request, subject, self.model, answer, calls,
+        );
+        let effects = match built {
+            Ok(effects) => Arc::new(effects),
+            Err(error) => {
+                tracing::error!(%error, "the answer could not be written as JSON");
+                let failed = Failed { kind: FailureKind::Internal, retry_after: None };
+                return self.fail(failed, calls).await;
+            }
+        };
+        inner.faults.reach(Point::BeforeCommit).await;
+        let ending = commit::settle(inner, left, &effects).await;
+        let kind = match ending {
+            commit::Ending::Committed => {
+                inner.faults.reach(Point::AfterCommit).await;
+                tracing::info!(event = "committed", took_ms = took.as_millis(), "committed");
+                inner.pace().record(took);
+                let answer = StoredAnswer { status: 200, body: effects.response.clone() };
+                let outcome = Outcome::Stored { answer: Arc::new(answer), replay_of: None };
+                return (outcome, "committed", None);
+            }
+            commit::Ending::Fenced => return self.stopped(Stop::Lost, calls).await,
+            commit::Ending::LeaseLost => FailureKind::LeaseLost,
+            commit::Ending::Unknown => {
+                let problem = self.problem(FailureKind::OutcomeUnknown, None);
+                return (Outcome::Refused(problem), "unknown", Some(FailureKind::OutcomeUnknown));
+            }
+            commit::Ending::Broken => FailureKind::Internal,
+        };
+        self.fail(Failed { kind, retry_after: None }, calls).await
+    }
+
+    /// Ends the record as failed, passing or final, by the kind.
+    async fn fail(
+        &self,
+        failed: Failed,
+        calls: &CallLog,
+    ) -> Settled {
+        let quota_hit = failed.kind == FailureKind::Quota;
+        let kind = if quota_hit && self.enough_of_quota() { FailureKind::GaveUp } else { failed.kind };
+        let problem = self.problem(kind, failed.retry_after);
+        let answer = is_final(problem.code)
+            .then(|| StoredAnswer { status: problem.status(), body: problem.to_json() });
+        let verdict = if answer.is_some() { "failed_final" } else { "failed_passing" };
+        let failure = Failure {
+            at: self.claim.at.clone(),
+            guard: self.claim.guard,
+            operation_id: self.claim.operation_id,
+            kind: kind.as_str(),
+            answer: answer.clone(),
+            quota_hit,
+            calls: calls.wasted(kind, self.inner.clock.utc_now()),
+        };
+        let settled = commit::settle_failure(self.inner, failure).await;
+        match (settled, answer) {
+            (Ok(CommitOutcome::Committed), Some(answer)) => {
+                tracing::warn!(event = "failed", %kind, "ended for good");
+                let stored = Outcome::Stored { answer: Arc::new(answer), replay_of: None };
+                (stored, verdict, Some(kind))
+            }
+            (Ok(CommitOutcome::Fenced), _) => self.fenced(kind),
+            (Ok(CommitOutcome::Committed), None) => {
+                tracing::warn!(event = "failed", %kind, "ended, to be run again");
+                (Outcome::Refused(problem), verdict, Some(kind))
+            }
+            (Err(error), _) => {
+                // The record stays in progress, silent, and is taken over or swept.
+                tracing::error!(%error, %kind, "the end of the run could not be written");
+                let kind = FailureKind::Database;
+                (Outcome::Refused(self.problem(kind, None)), "unknown", Some(kind))
+            }
+        }
+    }
+
+    /// A run that may not write its record; its calls are kept.
+    async fn stopped(
+        &self,
+        stop: Stop,
+        calls: &CallLog,
+    ) -> Settled {
+        let kind = FailureKind::RunLost;
+        tracing::warn!(event = "fenced_off", ?stop, "the run stops without writing its record");
+        metrics::counter!("oncekey_fenced_total").increment(1);
+        let failure = Failure {
+            at: self.claim.at.clone(),
+            guard: self.claim.guard,
+            operation_id: self.claim.operation_id,
+            kind: kind.as_str(),
+            answer: None,
+            quota_hit: false,
+            calls: calls.wasted(kind, self.inner.clock.utc_now()),
+        };
+        // Guarded like any other end: where the record is still this run's after all, it ends as a
+        // passing failure and the next arrival starts at once.
+        if let Err(error) = self.inner.store.fail(failure).await {
+            tracing::warn!(%error, "the calls of a stopped run could not be kept");
+        }
+        (Outcome::Refused(self.problem(kind, None)), "fenced", Some(kind))
+    }
+
+    fn fenced(&self, kind: FailureKind) -> Settled {
+        tracing::warn!(event = "fenced_off", %kind, "the record is another run's");
+        metrics::counter!("oncekey_fenced_total").increment(1);
+        let lost = FailureKind::RunLost;
+        (Outcome::Refused(self.problem(lost, None)), "fenced", Some(lost))
+    }
+
+    fn enough_of_quota(&self) -> bool {
+        let facts = ArrivalFacts {
+            runs: 0,
+            first_claimed_at: self.claim.first_claimed_at,
+            resume_at: self.claim.first_claimed_at,
+            quota_hits: self.claim.quota_hits + 1,
+        };
+        give_up(&facts, &self.inner.settings.retry).is_some()
+    }
+
+    fn problem(&self, kind: FailureKind, retry_after: Option<Duration>) -> Problem {
+        let code = code_of(kind);
+        let busy = (code == ErrorCode::ConversationBusy)
+            .then(|| self.inner.pace().retry_after(Duration::ZERO));
+        Problem::new(code, self.claim.guard.request_id, detail_of(kind))
+            .retry_after(retry_after.or(busy))
+    }
+}
+
+/// How a failure of the store's ends a run.
+fn kind_of(error: &StoreError) -> FailureKind {
+    match error {
+        StoreError::Unavailable(_) | StoreError::Conflict(_) | StoreError::PartitionMissing => {
+            FailureKind::Database
+        }
+        StoreError::LeaseLost => FailureKind::LeaseLost,
+        StoreError::Corrupt { .. } | StoreError::Bug(_) => FailureKind::Internal,
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no text")
+}

@@ -1,0 +1,265 @@
+//! OpenAI's Chat Completions, and the gateways and servers that speak it.
+//!
+//! The end mark is a `finish_reason`; `[DONE]` and the usage come behind it, and several servers
+//! leave one or both out. So an answer with its reason is whole, however the stream ends then.
+
+use reqwest::header::AUTHORIZATION;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::exchange::Exchange;
+use super::http::{Endpoints, credential};
+use super::reading::{AnswerText, Progress, Reading, Stop, last_told};
+use super::text::{WireMessage, to_bytes};
+use super::{Provider, ProviderSettings, Route, SettingsError, errors};
+use crate::clock::{BoxFuture, Clock};
+use crate::domain::failure::{CallFailure, Cause};
+use crate::domain::prompt::{Answer, CallRequest};
+use crate::domain::usage::Usage;
+
+pub(super) struct OpenAi {
+    name: String,
+    routes: Vec<Route>,
+    endpoints: Endpoints,
+    exchange: Exchange,
+    limit_name: LimitName,
+}
+
+/// How the limit on the output is called. OpenAI itself has renamed it, and its newer models
+/// refuse the old name; many of those who speak its form know the old name alone, and some pass
+/// over an unknown one in silence, which would lift the limit. So the vendor's own hosts get the
+/// new name and everybody else the old.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LimitName {
+    MaxCompletionTokens,
+    MaxTokens,
+}
+
+impl LimitName {
+    fn of_host(host: &str) -> LimitName {
+        let is_in = |domain: &str| {
+            host.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        if is_in("openai.com") || is_in("openai.azure.com") {
+            LimitName::MaxCompletionTokens
+        } else {
+            LimitName::MaxTokens
+        }
+    }
+}
+
+impl OpenAi {
+    pub(super) fn new(settings: ProviderSettings, clock: Clock) -> Result<Self, SettingsError> {
+        let key = credential(&settings, "Bearer ")?.map(|key| (AUTHORIZATION, key));
+        let endpoints = Endpoints::new(&settings, "/chat/completions", key)?;
+        let limit_name = LimitName::of_host(endpoints.first_host().unwrap_or_default());
+        let exchange = Exchange::new(&settings, clock)?;
+        Ok(OpenAi { name: settings.name, routes: settings.routes, endpoints, exchange, limit_name })
+    }
+}
+
+impl Provider for OpenAi {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+
+    fn call<'a>(
+        &'a self,
+        request: &'a CallRequest,
+        route: usize,
+        on_delta: &'a mut (dyn FnMut(&str) + Send),
+    ) -> BoxFuture<'a, Result<Answer, CallFailure>> {
+        let request = self.endpoints.request(route, body(request, self.limit_name));
+        Box::pin(self.exchange.run(request, ChunkReading::default(), on_delta))
+    }
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    messages: Vec<WireMessage<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_completion_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    stream: bool,
+    stream_options: StreamOptions,
+}
+
+#[derive(Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+fn body(request: &CallRequest, limit_name: LimitName) -> Vec<u8> {
+    let system = (!request.system.is_empty())
+        .then_some(WireMessage { role: "system", content: &request.system });
+    let messages = request.messages.iter().map(WireMessage::from);
+    let limit = |name| (name == limit_name).then_some(request.max_tokens);
+    to_bytes(&Body {
+        model: &request.upstream,
+        messages: system.into_iter().chain(messages).collect(),
+        max_completion_tokens: limit(LimitName::MaxCompletionTokens),
+        max_tokens: limit(LimitName::MaxTokens),
+        temperature: request.temperature,
+        stream: true,
+        stream_options: StreamOptions { include_usage: true },
+    })
+}
+
+#[derive(Default)]
+struct ChunkReading {
+    prompt_tokens: Option<i64>,
+    cached_tokens: Option<i64>,
+    completion_tokens: Option<i64>,
+    reasoning_tokens: Option<i64>,
+    stop: Option<Stop>,
+    refused_in_words: bool,
+}
+
+impl ChunkReading {
+    fn tell_usage(&mut self, usage: &Value) {
+        last_told(&mut self.prompt_tokens, &usage["prompt_tokens"]);
+        last_told(&mut self.cached_tokens, &usage["prompt_tokens_details"]["cached_tokens"]);
+        last_told(&mut self.completion_tokens, &usage["completion_tokens"]);
+        let details = &usage["completion_tokens_details"];
+        last_told(&mut self.reasoning_tokens, &details["reasoning_tokens"]);
+    }
+
+    fn tell_stop(&mut self, reason: &Value) {
+        let Some(reason) = reason.as_str() else { return };
+        self.stop = Some(match reason {
+            "length" => Stop::MaxTokens,
+            "content_filter" => Stop::Refused,
+            "error" => Stop::Broken,
+            // `stop`, `tool_calls`, and whatever is added: the reason says that it is whole.
+            _ => Stop::End,
+        });
+    }
+
+    /// The text of a message or a delta, and whether there was anything of the model in it.
+    fn tell(&mut self, message: &Value, answer: &mut AnswerText<'_>) -> Result<bool, Cause> {
+        let filled = |name: &str| match &message[name] {
+            Value::String(text) => !text.is_empty(),
+            Value::Array(list) => !list.is_empty(),
+            Value::Object(_) => true,
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        };
+        self.refused_in_words |= filled("refusal");
+        answer.push(message["content"].as_str().unwrap_or_default())?;
+        // Reasoning under the names that gateways give it, and tool input, are no text of the
+        // answer, but the model is at work.
+        let names = ["content", "refusal", "reasoning", "reasoning_content", "tool_calls"];
+        Ok(names.into_iter().any(filled))
+    }
+}
+
+impl Reading for ChunkReading {
+    fn event(&mut self, event: &Value, answer: &mut AnswerText<'_>) -> Result<Progress, Cause> {
+        if let Some(error) = errors::from_json(event) {
+            return Err(Cause::InBand { error });
+        }
+        self.tell_usage(&event["usage"]);
+        let choice = &event["choices"][0];
+        let worked = self.tell(&choice["delta"], answer)?;
+        self.tell_stop(&choice["finish_reason"]);
+        let told = worked || choice["finish_reason"].is_string() || event["usage"].is_object();
+        Ok(match (told, event["choices"].is_array()) {
+            (true, _) => Progress::Content,
+            (false, true) => Progress::Began,
+            (false, false) => Progress::Nothing,
+        })
+    }
+
+    fn done_word(&self) -> Option<&'static str> {
+        Some("[DONE]")
+    }
+
+    fn whole(&mut self, body: &Value, answer: &mut AnswerText<'_>) -> Result<(), Cause> {
+        self.tell_usage(&body["usage"]);
+        let choice = &body["choices"][0];
+        if choice.is_null() {
+            return Err(Cause::NothingUsable);
+        }
+        self.tell(&choice["message"], answer)?;
+        self.tell_stop(&choice["finish_reason"]);
+        Ok(())
+    }
+
+    /// The vendor counts cached tokens among those of the prompt; here they stand apart.
+    fn usage(&self) -> Usage {
+        let cached = self.cached_tokens.unwrap_or(0);
+        Usage {
+            input_tokens: self.prompt_tokens.map(|prompt| prompt.saturating_sub(cached).max(0)),
+            output_tokens: self.completion_tokens,
+            cache_read_tokens: self.cached_tokens,
+            cache_write_tokens: None,
+            reasoning_tokens: self.reasoning_tokens,
+        }
+    }
+
+    fn stop(&self) -> Option<Stop> {
+        let stop = self.stop.clone()?;
+        Some(if self.refused_in_words && stop == Stop::End { Stop::Refused } else { stop })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::prompt::{Message, Role};
+
+    #[test]
+    fn the_limit_has_the_name_that_the_host_knows() {
+        for (host, name) in [
+            ("api.openai.com", LimitName::MaxCompletionTokens),
+            ("openai.com", LimitName::MaxCompletionTokens),
+            ("eu.api.openai.com", LimitName::MaxCompletionTokens),
+            ("mine.openai.azure.com", LimitName::MaxCompletionTokens),
+            ("notopenai.com", LimitName::MaxTokens),
+            ("openai.com.example", LimitName::MaxTokens),
+            ("localhost", LimitName::MaxTokens),
+            ("", LimitName::MaxTokens),
+        ] {
+            assert_eq!(LimitName::of_host(host), name, "{host}");
+        }
+    }
+
+    #[test]
+    fn the_body_on_the_wire() {
+        let user = Message { role: Role::User, content: "Hi".into() };
+        let mut request = CallRequest {
+            upstream: "gpt".to_owned(),
+            system: "Be kind.".into(),
+            messages: [user].into(),
+            max_tokens: 5,
+            temperature: Some(0.5),
+        };
+        let sent: Value =
+            serde_json::from_slice(&body(&request, LimitName::MaxCompletionTokens)).unwrap();
+        let expected = serde_json::json!({
+            "model": "gpt", "max_completion_tokens": 5, "temperature": 0.5, "stream": true,
+            "stream_options": {"include_usage": true},
+            "messages": [
+                {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"},
+            ],
+        });
+        assert_eq!(sent, expected);
+
+        request.system = "".into();
+        request.temperature = None;
+        let sent: Value = serde_json::from_slice(&body(&request, LimitName::MaxTokens)).unwrap();
+        let expected = serde_json::json!({
+            "model": "gpt", "max_tokens": 5, "stream": true,
+            "stream_options": {"include_usage": true},
+            "messages": [{"role": "user", "content": "Hi"}],
+        });
+        assert_eq!(sent, expected);
+    }
+}
