@@ -4,6 +4,7 @@
 //! `tests/architecture.rs` holds who may import whom.
 
 pub mod clock;
+pub mod config;
 pub mod domain;
 pub mod faults;
 pub mod http;

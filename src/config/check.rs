@@ -1,0 +1,356 @@
+//! What the types of the file cannot say: ranges, references, and what follows from a provider's
+//! kind. The first thing that is wrong ends it, named by its setting.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use url::Url;
+
+use super::file::{File, Kind, ModelSection, ProviderSection, RouteEntry, SinkEntry, SinkKind};
+use super::layers::Layers;
+use super::{
+    Config, ConfigError, Database, DatabaseUrl, Environment, Model, Provider, ProviderKind, Route,
+    SecretVariable, Simulated, Sink, Upstream,
+};
+use crate::domain::usage::Prices;
+
+/// The name of the provider that serves where none is configured, and that needs no `kind`.
+const SIMULATED: &str = "simulated";
+/// The model of a request that names none.
+const DEFAULT_MODEL: &str = "default";
+/// The longest wait that `Prefer` may ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(900);
+/// Beats that fit into the silence after which a run counts as lost: one lost, one late, one more.
+const BEATS_UNTIL_STALE: u32 = 3;
+
+/// A setting by its dotted name, and what is wrong with it.
+type Wrong = (String, String);
+
+pub(super) fn config(layers: Layers, environment: &Environment) -> Result<Config, ConfigError> {
+    let file = layers.read()?;
+    build(file, environment).map_err(|(setting, message)| layers.invalid(&setting, message))
+}
+
+fn build(file: File, environment: &Environment) -> Result<Config, Wrong> {
+    numbers(&file)?;
+    let listen = file.listen.parse().map_err(|_| {
+        wrong("listen", format!("{:?} is no address: write it like 127.0.0.1:8080", file.listen))
+    })?;
+    let advertise = match given(file.advertise.as_deref()) {
+        Some(text) => Some(address("advertise", text, &["http", "https"])?),
+        None => None,
+    };
+    let providers = providers(&file.providers, environment)?;
+    let (models, warnings) = models(file.models, &providers)?;
+    Ok(Config {
+        listen,
+        advertise,
+        database: Database {
+            url: database_url("database_url", file.database_url.as_deref())?,
+            url_direct: database_url("database_url_direct", file.database_url_direct.as_deref())?,
+            pool: file.database.pool,
+            data_dir: file.database.data_dir.into(),
+        },
+        idempotency: file.idempotency,
+        limits: file.limits,
+        retry: file.retry,
+        providers,
+        models,
+        parse: file.parse,
+        chat: file.chat,
+        retention: file.retention,
+        sinks: sinks(&file.outbox.sinks, environment)?,
+        warnings,
+    })
+}
+
+fn numbers(file: &File) -> Result<(), Wrong> {
+    let counts = [
+        ("database.pool", file.database.pool),
+        ("retry.max_attempts", file.retry.max_attempts),
+        ("retry.max_runs", file.retry.max_runs),
+        ("parse.chunk_chars", file.parse.chunk_chars),
+        ("parse.parallel", file.parse.parallel),
+        ("chat.max_history_turns", file.chat.max_history_turns),
+    ];
+    for (setting, count) in counts {
+        at_least_one(setting, count)?;
+    }
+    if file.limits.max_body == 0 {
+        return Err(wrong("limits.max_body", "0 lets no request in"));
+    }
+    if file.database.data_dir.is_empty() {
+        return Err(wrong("database.data_dir", "it is empty: name a folder"));
+    }
+    let periods = [
+        ("idempotency.retention", Some(file.idempotency.retention)),
+        ("idempotency.derive_window", Some(file.idempotency.derive_window)),
+        ("idempotency.heartbeat", Some(file.idempotency.heartbeat)),
+        ("retry.give_up_after", Some(file.retry.give_up_after)),
+        ("retention.turns", file.retention.turns),
+        ("retention.captures", file.retention.captures),
+        ("retention.provider_calls", file.retention.provider_calls),
+        ("retention.published_events", file.retention.published_events),
+    ];
+    for (setting, period) in periods {
+        if let Some(period) = period {
+            longer_than_zero(setting, period)?;
+        }
+    }
+    let (beat, stale) = (file.idempotency.heartbeat, file.idempotency.stale_after);
+    if beat.checked_mul(BEATS_UNTIL_STALE).is_none_or(|beats| stale < beats) {
+        let shown = (humantime::format_duration(stale), humantime::format_duration(beat));
+        return Err(wrong(
+            "idempotency.stale_after",
+            format!(
+                "{} is less than {BEATS_UNTIL_STALE} times the heartbeat of {}: living runs would be taken over",
+                shown.0, shown.1
+            ),
+        ));
+    }
+    if file.limits.max_wait > LONGEST_WAIT {
+        return Err(wrong("limits.max_wait", "clients are promised that no wait exceeds 900s"));
+    }
+    Ok(())
+}
+
+fn providers(
+    sections: &BTreeMap<String, ProviderSection>,
+    environment: &Environment,
+) -> Result<BTreeMap<String, Provider>, Wrong> {
+    let mut providers = BTreeMap::new();
+    for (name, section) in sections {
+        providers.insert(name.clone(), provider(name, section, environment)?);
+    }
+    if providers.is_empty() {
+        let section = ProviderSection::default();
+        providers.insert(SIMULATED.to_owned(), provider(SIMULATED, &section, environment)?);
+    }
+    Ok(providers)
+}
+
+fn provider(
+    name: &str,
+    section: &ProviderSection,
+    environment: &Environment,
+) -> Result<Provider, Wrong> {
+    let at = |field: &str| format!("providers.{name}.{field}");
+    let seconds =
+        |period: Option<Duration>, default| period.unwrap_or(Duration::from_secs(default));
+    let kind = match section.kind {
+        Some(kind) => kind,
+        None if name == SIMULATED => Kind::Simulated,
+        None => return Err(wrong(at("kind"), "it is missing: anthropic, openai or simulated")),
+    };
+    let provider = Provider {
+        kind: match kind {
+            Kind::Anthropic => ProviderKind::Anthropic(upstream(name, kind, section, environment)?),
+            Kind::OpenAi => ProviderKind::OpenAi(upstream(name, kind, section, environment)?),
+            // Its routes and key may stand there: to try things, only the kind is changed.
+            Kind::Simulated => ProviderKind::Simulated(Simulated {
+                first_byte_delay: seconds(section.first_byte_delay, 0),
+                tokens_per_second: section.tokens_per_second.unwrap_or(50),
+            }),
+        },
+        max_concurrency: section.max_concurrency.unwrap_or(64),
+        slot_wait: seconds(section.slot_wait, 30),
+        first_byte_timeout: seconds(section.first_byte_timeout, 60),
+        idle_timeout: seconds(section.idle_timeout, 30),
+        call_timeout: seconds(section.call_timeout, 600),
+    };
+    at_least_one(at("max_concurrency"), provider.max_concurrency)?;
+    longer_than_zero(at("first_byte_timeout"), provider.first_byte_timeout)?;
+    longer_than_zero(at("idle_timeout"), provider.idle_timeout)?;
+    longer_than_zero(at("call_timeout"), provider.call_timeout)?;
+    if let Some(rate) = section.tokens_per_second {
+        at_least_one(at("tokens_per_second"), rate)?;
+    }
+    Ok(provider)
+}
+
+fn upstream(
+    name: &str,
+    kind: Kind,
+    section: &ProviderSection,
+    environment: &Environment,
+) -> Result<Upstream, Wrong> {
+    let at = |field: &str| format!("providers.{name}.{field}");
+    let only_simulated = [
+        ("first_byte_delay", section.first_byte_delay.is_some()),
+        ("tokens_per_second", section.tokens_per_second.is_some()),
+    ];
+    if let Some((field, _)) = only_simulated.iter().find(|(_, is_set)| *is_set) {
+        return Err(wrong(at(field), "only a provider of the kind simulated has it"));
+    }
+    let (vendor_variable, vendor_url) = match kind {
+        Kind::OpenAi => ("OPENAI_API_KEY", "https://api.openai.com/v1"),
+        Kind::Anthropic | Kind::Simulated => ("ANTHROPIC_API_KEY", "https://api.anthropic.com"),
+    };
+    let variable = section.api_key_env.as_deref().unwrap_or(vendor_variable);
+    let vendor = [RouteEntry { name: "direct".to_owned(), base_url: vendor_url.to_owned() }];
+    let entries = section.routes.as_deref().unwrap_or(&vendor);
+    if entries.is_empty() {
+        return Err(wrong(
+            at("routes"),
+            "there is none: leave it out for the vendor's own address",
+        ));
+    }
+    let mut routes: Vec<Route> = Vec::new();
+    for entry in entries {
+        if entry.name.is_empty() || routes.iter().any(|known| known.name == entry.name) {
+            return Err(wrong(
+                at("routes"),
+                format!("{:?}: each route needs a name of its own", entry.name),
+            ));
+        }
+        let base_url = address(&at("routes"), &entry.base_url, &["http", "https"])?;
+        routes.push(Route { name: entry.name.clone(), base_url });
+    }
+    let api_key = given(Some(variable)).map(|variable| {
+        SecretVariable::look_up(variable, "the key of the provider account", environment)
+    });
+    Ok(Upstream { api_key, routes })
+}
+
+/// The models, and what is odd about them.
+fn models(
+    mut sections: BTreeMap<String, ModelSection>,
+    providers: &BTreeMap<String, Provider>,
+) -> Result<(BTreeMap<String, Model>, Vec<String>), Wrong> {
+    let only = providers.iter().next().filter(|_| providers.len() == 1);
+    if sections.is_empty() {
+        match only {
+            Some((_, Provider { kind: ProviderKind::Simulated(_), .. })) => {
+                sections.insert(DEFAULT_MODEL.to_owned(), ModelSection::default());
+            }
+            _ => {
+                let name = providers.keys().next().map_or("main", String::as_str);
+                return Err(wrong(
+                    "models",
+                    format!(
+                        "there is none: say which model clients get, as in [models.default] provider = {name:?} upstream = \"the vendor's name of the model\""
+                    ),
+                ));
+            }
+        }
+    }
+    let mut warnings = Vec::new();
+    if !sections.contains_key(DEFAULT_MODEL) {
+        warnings.push(format!(
+            "no model is called {DEFAULT_MODEL}: requests that name none will be refused"
+        ));
+    }
+    let mut models = BTreeMap::new();
+    for (name, section) in sections {
+        let model = model(&name, section, providers, &mut warnings)?;
+        models.insert(name, model);
+    }
+    Ok((models, warnings))
+}
+
+fn model(
+    name: &str,
+    section: ModelSection,
+    providers: &BTreeMap<String, Provider>,
+    warnings: &mut Vec<String>,
+) -> Result<Model, Wrong> {
+    let at = |field: &str| format!("models.{name}.{field}");
+    let known = || providers.keys().cloned().collect::<Vec<_>>().join(", ");
+    let only = providers.keys().next().filter(|_| providers.len() == 1);
+    let Some(provider) = section.provider.as_ref().or(only) else {
+        return Err(wrong(at("provider"), format!("it is missing: one of {}", known())));
+    };
+    let Some(Provider { kind, .. }) = providers.get(provider) else {
+        return Err(wrong(
+            at("provider"),
+            format!("there is no provider {provider:?}: one of {}", known()),
+        ));
+    };
+    let simulated = matches!(kind, ProviderKind::Simulated(_));
+    let upstream = match given(section.upstream.as_deref()) {
+        Some(upstream) => upstream.to_owned(),
+        None if simulated => SIMULATED.to_owned(),
+        None => return Err(wrong(at("upstream"), "it is missing: the vendor's name of the model")),
+    };
+    if !simulated && (section.input_usd_per_mtok.is_none() || section.output_usd_per_mtok.is_none())
+    {
+        warnings.push(format!(
+            "model {name} has no price for its input or its output: receipts count that as free"
+        ));
+    }
+    let input = section.input_usd_per_mtok.unwrap_or_default();
+    let max_output_tokens = section.max_output_tokens.unwrap_or(8_192);
+    at_least_one(at("max_output_tokens"), max_output_tokens)?;
+    Ok(Model {
+        provider: provider.clone(),
+        upstream,
+        max_output_tokens,
+        temperature: section.temperature.unwrap_or(true),
+        prices: Prices {
+            input: input.0,
+            output: section.output_usd_per_mtok.unwrap_or_default().0,
+            // Cached tokens are input: without a price of their own they are not free.
+            cache_read: section.cache_read_usd_per_mtok.unwrap_or(input).0,
+            cache_write: section.cache_write_usd_per_mtok.unwrap_or(input).0,
+        },
+        system: section.system.unwrap_or_default(),
+    })
+}
+
+fn sinks(entries: &[SinkEntry], environment: &Environment) -> Result<Vec<Sink>, Wrong> {
+    let at = |number: usize, field: &str| format!("outbox.sinks[{number}].{field}");
+    let sink = |(number, entry): (usize, &SinkEntry)| {
+        let url = |schemes: &[&str]| match given(entry.url.as_deref()) {
+            Some(url) => address(&at(number, "url"), url, schemes),
+            None => Err(wrong(at(number, "url"), "it is missing")),
+        };
+        let secret = given(entry.secret_env.as_deref())
+            .map(|name| SecretVariable::look_up(name, "the secret of an event sink", environment));
+        match entry.kind {
+            SinkKind::Webhook => Ok(Sink::Webhook {
+                url: url(&["http", "https"])?,
+                secret: secret.ok_or_else(|| {
+                    wrong(at(number, "secret_env"), "it is missing: deliveries are signed")
+                })?,
+                allow_private: entry.allow_private.unwrap_or(false),
+            }),
+            SinkKind::Nats => Ok(Sink::Nats { url: url(&["nats", "tls"])?, secret }),
+            SinkKind::Stdout => Ok(Sink::Stdout),
+        }
+    };
+    entries.iter().enumerate().map(sink).collect()
+}
+
+fn database_url(setting: &str, text: Option<&str>) -> Result<Option<DatabaseUrl>, Wrong> {
+    given(text)
+        .map(|text| DatabaseUrl::parse(text).map_err(|message| wrong(setting, message)))
+        .transpose()
+}
+
+/// An address without a slash at its end, so that paths are put behind it in one way.
+fn address(setting: &str, text: &str, schemes: &[&str]) -> Result<String, Wrong> {
+    let expected = format!("expected {}://host", schemes.join(":// or "));
+    let url = Url::parse(text)
+        .map_err(|error| wrong(setting, format!("{text:?}: {error}; {expected}")))?;
+    if !schemes.contains(&url.scheme()) || url.host_str().is_none() {
+        return Err(wrong(setting, format!("{text:?}: {expected}")));
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}
+
+/// An empty text is how a variable says that there is none.
+fn given(text: Option<&str>) -> Option<&str> {
+    text.filter(|text| !text.is_empty())
+}
+
+fn at_least_one(setting: impl Into<String>, count: u32) -> Result<(), Wrong> {
+    if count == 0 { Err(wrong(setting, "0 is too few: at least 1")) } else { Ok(()) }
+}
+
+fn longer_than_zero(setting: impl Into<String>, period: Duration) -> Result<(), Wrong> {
+    if period.is_zero() { Err(wrong(setting, "it must be longer than 0s")) } else { Ok(()) }
+}
+
+fn wrong(setting: impl Into<String>, message: impl Into<String>) -> Wrong {
+    (setting.into(), message.into())
+}

@@ -1,0 +1,184 @@
+//! The file as it is written. Its shape is the one list of all settings: serialised with every
+//! field filled in ([`File::with_everything`]) it tells which names exist, what the variables are
+//! called, and which of them hold numbers.
+//!
+//! No `Debug` here: a database address stands in it as plain text.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::sections::{Chat, Idempotency, Limits, Parse, Retention, Retry};
+use super::values::{Price, optional_period};
+
+#[derive(Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct File {
+    pub listen: String,
+    pub database_url: Option<String>,
+    pub database_url_direct: Option<String>,
+    pub advertise: Option<String>,
+    pub database: DatabaseSection,
+    pub idempotency: Idempotency,
+    pub limits: Limits,
+    pub retry: Retry,
+    pub providers: BTreeMap<String, ProviderSection>,
+    pub models: BTreeMap<String, ModelSection>,
+    pub parse: Parse,
+    pub chat: Chat,
+    pub retention: Retention,
+    pub outbox: OutboxSection,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct DatabaseSection {
+    pub pool: u32,
+    pub data_dir: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    Anthropic,
+    OpenAi,
+    Simulated,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ProviderSection {
+    pub kind: Option<Kind>,
+    pub api_key_env: Option<String>,
+    pub routes: Option<Vec<RouteEntry>>,
+    pub max_concurrency: Option<u32>,
+    #[serde(with = "optional_period")]
+    pub slot_wait: Option<Duration>,
+    #[serde(with = "optional_period")]
+    pub first_byte_timeout: Option<Duration>,
+    #[serde(with = "optional_period")]
+    pub idle_timeout: Option<Duration>,
+    #[serde(with = "optional_period")]
+    pub call_timeout: Option<Duration>,
+    #[serde(with = "optional_period")]
+    pub first_byte_delay: Option<Duration>,
+    pub tokens_per_second: Option<u32>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RouteEntry {
+    pub name: String,
+    pub base_url: String,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ModelSection {
+    pub provider: Option<String>,
+    pub upstream: Option<String>,
+    pub max_output_tokens: Option<u32>,
+    pub temperature: Option<bool>,
+    pub input_usd_per_mtok: Option<Price>,
+    pub output_usd_per_mtok: Option<Price>,
+    pub cache_read_usd_per_mtok: Option<Price>,
+    pub cache_write_usd_per_mtok: Option<Price>,
+    pub system: Option<String>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct OutboxSection {
+    pub sinks: Vec<SinkEntry>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum SinkKind {
+    Webhook,
+    Nats,
+    Stdout,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SinkEntry {
+    pub kind: SinkKind,
+    pub url: Option<String>,
+    pub secret_env: Option<String>,
+    pub allow_private: Option<bool>,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        File {
+            listen: "127.0.0.1:8080".to_owned(),
+            database_url: None,
+            database_url_direct: None,
+            advertise: None,
+            database: DatabaseSection::default(),
+            idempotency: Idempotency::default(),
+            limits: Limits::default(),
+            retry: Retry::default(),
+            providers: BTreeMap::new(),
+            models: BTreeMap::new(),
+            parse: Parse::default(),
+            chat: Chat::default(),
+            retention: Retention::default(),
+            outbox: OutboxSection::default(),
+        }
+    }
+}
+
+impl Default for DatabaseSection {
+    fn default() -> Self {
+        DatabaseSection { pool: 16, data_dir: ".oncekey".to_owned() }
+    }
+}
+
+impl File {
+    /// Every setting there is, with some value of its type; `*` where a name is the operator's.
+    /// Without `..`, so that a new field cannot be forgotten here.
+    pub(super) fn with_everything() -> File {
+        let text = || Some(String::new());
+        let provider = ProviderSection {
+            kind: Some(Kind::Anthropic),
+            api_key_env: text(),
+            routes: Some(vec![RouteEntry { name: String::new(), base_url: String::new() }]),
+            max_concurrency: Some(1),
+            slot_wait: Some(Duration::ZERO),
+            first_byte_timeout: Some(Duration::ZERO),
+            idle_timeout: Some(Duration::ZERO),
+            call_timeout: Some(Duration::ZERO),
+            first_byte_delay: Some(Duration::ZERO),
+            tokens_per_second: Some(1),
+        };
+        let model = ModelSection {
+            provider: text(),
+            upstream: text(),
+            max_output_tokens: Some(1),
+            temperature: Some(true),
+            input_usd_per_mtok: Some(Price::default()),
+            output_usd_per_mtok: Some(Price::default()),
+            cache_read_usd_per_mtok: Some(Price::default()),
+            cache_write_usd_per_mtok: Some(Price::default()),
+            system: text(),
+        };
+        let sink = SinkEntry {
+            kind: SinkKind::Stdout,
+            url: text(),
+            secret_env: text(),
+            allow_private: Some(false),
+        };
+        File {
+            database_url: text(),
+            database_url_direct: text(),
+            advertise: text(),
+            providers: BTreeMap::from([("*".to_owned(), provider)]),
+            models: BTreeMap::from([("*".to_owned(), model)]),
+            outbox: OutboxSection { sinks: vec![sink] },
+            ..File::default()
+        }
+    }
+}
