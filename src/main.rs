@@ -1,1 +1,7 @@
-fn main() {}
+//! Arguments to exit code.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    oncekey::cli::main()
+}
