@@ -1,1 +1,3 @@
+//! From arguments to an exit code.
+
 fn main() {}
