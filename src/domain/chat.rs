@@ -16,11 +16,12 @@ const MAX_CONVERSATION_CHARS: usize = 255;
 /// The body as it is sent. Unknown members and members given twice are errors that name them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ChatBody<'a> {
+struct ChatBody<'a> {
     conversation_id: String,
     message: String,
     model: Option<String>,
-    options: Option<OptionsBody>,
+    #[serde(borrow)]
+    options: Option<&'a RawValue>,
     stream: Option<bool>,
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
@@ -56,9 +57,17 @@ fn invalid(text: impl Into<String>) -> InvalidChat {
 }
 
 impl ChatRequest {
-    /// Checks what the types do not say.
-    pub fn from_body(body: ChatBody<'_>) -> Result<Self, InvalidChat> {
-        let options = body.options.unwrap_or_default();
+    /// Reads a body; the error names what is wrong and where.
+    pub fn read(text: &str) -> Result<Self, InvalidChat> {
+        let body = object::<ChatBody<'_>>("The body", text)?;
+        Self::from_body(body)
+    }
+
+    fn from_body(body: ChatBody<'_>) -> Result<Self, InvalidChat> {
+        let options = match body.options.map(RawValue::get) {
+            None | Some("null") => OptionsBody::default(),
+            Some(text) => object("options", text)?,
+        };
         let characters = body.conversation_id.chars().count();
         if characters == 0 || characters > MAX_CONVERSATION_CHARS {
             return Err(invalid("conversation_id must have 1 to 255 characters."));
@@ -107,6 +116,16 @@ impl ChatRequest {
     }
 }
 
+/// Reads a JSON object. Asked for by its brace, since a derived reader takes an array of the members'
+/// values for one as well.
+fn object<'a, T: Deserialize<'a>>(name: &str, text: &'a str) -> Result<T, InvalidChat> {
+    let text = text.trim_ascii();
+    if !text.starts_with('{') {
+        return Err(invalid(format!("{name} must be a JSON object.")));
+    }
+    serde_json::from_str(text).map_err(|error| invalid(format!("{name}: {error}.")))
+}
+
 fn checked_metadata(raw: &str) -> Result<Option<String>, InvalidChat> {
     if raw == "null" {
         return Ok(None);
@@ -123,8 +142,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<ChatRequest, String> {
-        let body = serde_json::from_str::<ChatBody>(text).map_err(|error| error.to_string())?;
-        ChatRequest::from_body(body).map_err(|error| error.to_string())
+        ChatRequest::read(text).map_err(|error| error.to_string())
     }
 
     fn meaning(text: &str) -> RequestHash {
@@ -169,6 +187,10 @@ mod tests {
             (r#"{"conversation_id":"c1","message":"a","message":"b"}"#, "message"),
             (r#"{"conversation_id":"c1","message":"a","mesage":"b"}"#, "mesage"),
             (r#"{"conversation_id":"c1"}"#, "message"),
+            (r#"["c1","a"]"#, "object"),
+            (r#"{"conversation_id":"c1","message":"a","options":[1,64]}"#, "options"),
+            (r#"{"conversation_id":"c1","message":"a"} x"#, "trailing"),
+            (r#"{"conversation_id":1,"message":"a"}"#, "string"),
             (r#"{"conversation_id":"","message":"a"}"#, "conversation_id"),
             (r#"{"conversation_id":"c1","message":" \n"}"#, "message"),
             (r#"{"conversation_id":"c1","message":"a\u0000b"}"#, "U+0000"),

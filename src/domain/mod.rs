@@ -1,6 +1,7 @@
 //! Values and decisions. No IO, no async, no clock: what happens next is decided here from facts
 //! that somebody else read, and performed by somebody else.
 
+pub mod api_key;
 pub mod arrival;
 pub mod chat;
 pub mod failure;

@@ -17,7 +17,6 @@ pub enum ErrorCode {
     Forbidden,
     NotFound,
     MethodNotAllowed,
-    RequestTimeout,
     InProgress,
     ConversationBusy,
     Cancelled,
@@ -75,7 +74,6 @@ impl ErrorCode {
             Self::Forbidden => (403, "forbidden", "This API key may not do that"),
             Self::NotFound => (404, "not_found", "Not found"),
             Self::MethodNotAllowed => (405, "method_not_allowed", "Method not allowed"),
-            Self::RequestTimeout => (408, "request_timeout", "The request did not arrive in time"),
             Self::InProgress => (409, "in_progress", "This operation is still running"),
             Self::ConversationBusy => {
                 (409, "conversation_busy", "Another operation runs in this conversation")

@@ -11,6 +11,7 @@ mod heartbeat;
 mod models;
 mod node;
 mod outcome;
+mod reads;
 mod run;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,7 @@ pub use heartbeat::BeatingRuns;
 pub use models::{Model, Models, Slots};
 pub use node::Node;
 pub use outcome::{Outcome, Reply};
+pub use reads::Readiness;
 
 use crate::clock::{Clock, Moment};
 use crate::domain::arrival::{Decision, decide};
@@ -36,9 +38,8 @@ use crate::domain::record::{Record, StoredAnswer};
 use crate::domain::retry::{GiveUpReason, RetryRules};
 use crate::faults::{Faults, Point};
 use crate::lifecycle::Lifecycle;
-use crate::store::{
-    Claim, ClaimOutcome, Counting, Holder, NewClaim, ReclaimOutcome, Store, StoreError,
-};
+use crate::store::{Claim, ClaimOutcome, Counting, Holder, NewClaim, ReclaimOutcome, Store};
+pub use crate::store::{StoreError, TurnPage};
 
 /// Times that an arrival starts anew because others changed what it had read.
 const ROUNDS: u32 = 8;
@@ -106,11 +107,6 @@ impl Operations {
     /// An id for an arrival.
     pub fn new_request_id(&self) -> RequestId {
         RequestId(self.0.clock.new_id())
-    }
-
-    /// What is stored: records, conversations, keys.
-    pub fn store(&self) -> &Store {
-        &self.0.store
     }
 
     /// Answers a chat, by running it or from what is there. The work goes on when the caller stops

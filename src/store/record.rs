@@ -1,6 +1,6 @@
 //! Reading a record: one statement, one snapshot, with all that a decision needs to know.
 
-use chrono::{DateTime, NaiveDate, Utc};
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -12,7 +12,6 @@ use crate::domain::record::{Guard, Record, RecordKey, State, StoredAnswer};
 
 /// What stands under a key.
 pub(super) struct KeyRow {
-    pub day: NaiveDate,
     /// Absent where its partition was dropped, or where a claim found the conversation busy.
     pub record: Option<Record>,
 }
@@ -51,7 +50,7 @@ pub(super) async fn read(
     .await?;
     let Some(row) = row else { return Ok(None) };
     let Some(operation_id) = row.operation_id else {
-        return Ok(Some(KeyRow { day: row.key_day, record: None }));
+        return Ok(Some(KeyRow { record: None }));
     };
 
     let corrupt = |column: &'static str| corrupt(column, key);
@@ -108,7 +107,7 @@ pub(super) async fn read(
             epoch: row.epoch,
         },
     };
-    Ok(Some(KeyRow { day: row.key_day, record: Some(record) }))
+    Ok(Some(KeyRow { record: Some(record) }))
 }
 
 fn corrupt(column: &'static str, key: Uuid) -> impl Fn(&str) -> StoreError {

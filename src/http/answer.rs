@@ -1,0 +1,106 @@
+//! From an outcome to a response: the only place that knows both.
+
+use axum::Extension;
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::http::{HeaderName, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::domain::ids::RequestId;
+use crate::domain::key::KeySource;
+use crate::domain::problem::{ErrorCode, Problem};
+use crate::operation::{Outcome, Reply};
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+const REPLAY_OF: HeaderName = HeaderName::from_static("x-idempotent-replay");
+const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const KEY_SOURCE: HeaderName = HeaderName::from_static("idempotency-key-source");
+
+/// A problem as the error half of a handler's result.
+#[derive(Debug)]
+pub struct ProblemResponse(pub Problem);
+
+impl From<Problem> for ProblemResponse {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
+    }
+}
+
+impl IntoResponse for ProblemResponse {
+    fn into_response(self) -> Response {
+        let problem = self.0;
+        let mut response = with_body(problem.status(), PROBLEM, problem.to_json());
+        if let Some(seconds) = problem.retry_after_seconds() {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// The response to an operation.
+pub fn of_reply(reply: Reply) -> Response {
+    let mut response = match reply.outcome {
+        Outcome::Refused(problem) => ProblemResponse(problem).into_response(),
+        Outcome::Stored { answer, replay_of } => {
+            let kind = if answer.status == 200 { JSON } else { PROBLEM };
+            let mut response = with_body(answer.status, kind, answer.body.clone());
+            if let Some(run) = replay_of {
+                response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+                insert(&mut response, REPLAY_OF, &run.to_string());
+            }
+            response
+        }
+    };
+    if let Some(key) = reply.made_key {
+        let source = match key.source {
+            KeySource::Client => "client",
+            KeySource::Opaque => "opaque",
+            KeySource::Derived => "derived",
+            KeySource::Absent => "absent",
+        };
+        insert(&mut response, KEY_SOURCE, source);
+        insert(&mut response, KEY, &key.shown());
+    }
+    response
+}
+
+/// A 200 with a JSON body.
+pub fn ok(request_id: RequestId, body: &impl Serialize) -> Result<Response, ProblemResponse> {
+    let body = serde_json::to_vec(body).map_err(|error| {
+        tracing::error!(%request_id, %error, "a response could not be written as JSON");
+        Problem::new(ErrorCode::Internal, request_id, "The answer could not be written.")
+    })?;
+    Ok(with_body(200, JSON, body))
+}
+
+fn with_body(status: u16, kind: HeaderValue, body: Vec<u8>) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() =
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+fn insert(response: &mut Response, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+/// For paths that no route knows.
+pub async fn not_found(Extension(id): Extension<RequestId>, uri: Uri) -> ProblemResponse {
+    Problem::new(ErrorCode::NotFound, id, format!("There is nothing at {}.", uri.path())).into()
+}
+
+/// For methods that a route does not take.
+pub async fn method_not_allowed(
+    Extension(id): Extension<RequestId>,
+    method: Method,
+    uri: Uri,
+) -> ProblemResponse {
+    let detail = format!("{} does not take {method}.", uri.path());
+    Problem::new(ErrorCode::MethodNotAllowed, id, detail).into()
+}

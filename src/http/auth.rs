@@ -1,0 +1,111 @@
+//! Who asks: the API key, its role, and the end user on whose behalf.
+
+use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use uuid::Uuid;
+
+use super::Http;
+use super::answer::ProblemResponse;
+use crate::domain::api_key::{ApiKey, Bearer};
+use crate::domain::ids::{RequestId, Subject};
+use crate::domain::problem::{ErrorCode, Problem};
+use crate::operation::database_problem;
+
+const END_USER: &str = "x-end-user";
+const MAX_SUBJECT_CHARS: usize = 255;
+
+/// An authenticated arrival.
+#[derive(Debug)]
+pub struct Caller {
+    pub request_id: RequestId,
+    pub bearer: Bearer,
+    /// The key's own subject, or the one that the tenant's server names.
+    pub subject: Option<Subject>,
+}
+
+impl Caller {
+    /// Refuses a role that may not start operations.
+    pub fn may_run(self) -> Result<Self, ProblemResponse> {
+        let allowed = self.bearer.role.may_run();
+        self.allowed_if(allowed, "start operations")
+    }
+
+    /// Refuses a role that may not read requests and conversations.
+    pub fn may_read(self) -> Result<Self, ProblemResponse> {
+        let allowed = self.bearer.role.may_read();
+        self.allowed_if(allowed, "read requests and conversations")
+    }
+
+    fn allowed_if(self, allowed: bool, what: &str) -> Result<Self, ProblemResponse> {
+        if allowed {
+            return Ok(self);
+        }
+        let detail = format!("A key of role {} may not {what}.", self.bearer.role.as_str());
+        Err(Problem::new(ErrorCode::Forbidden, self.request_id, detail).into())
+    }
+}
+
+/// The id that the outermost layer gave this arrival.
+pub fn request_id(parts: &Parts) -> RequestId {
+    parts.extensions.get::<RequestId>().copied().unwrap_or(RequestId(Uuid::nil()))
+}
+
+impl FromRequestParts<Http> for Caller {
+    type Rejection = ProblemResponse;
+
+    async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, ProblemResponse> {
+        let request_id = request_id(parts);
+        let unauthorized =
+            |detail: &str| Problem::new(ErrorCode::Unauthorized, request_id, detail);
+        let mut headers = parts.headers.get_all(AUTHORIZATION).iter();
+        let (Some(header), None) = (headers.next(), headers.next()) else {
+            return Err(unauthorized("Send one header Authorization: Bearer ok_….").into());
+        };
+        let key = header
+            .to_str()
+            .ok()
+            .and_then(|text| text.split_once(' '))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .and_then(|(_, key)| ApiKey::parse(key.trim()));
+        let known = match &key {
+            None => None,
+            Some(key) => http
+                .operations
+                .bearer(key)
+                .await
+                .map_err(|error| database_problem(request_id, &error))?,
+        };
+        let Some(bearer) = known else {
+            return Err(unauthorized("This API key is not known here, or was revoked.").into());
+        };
+        let named = end_user(&parts.headers, request_id)?;
+        let subject = match (&bearer.subject, named) {
+            (Some(own), Some(named)) if *own != named => {
+                let detail = "X-End-User is not the subject that this API key is bound to.";
+                return Err(Problem::new(ErrorCode::Forbidden, request_id, detail).into());
+            }
+            (Some(own), _) => Some(own.clone()),
+            (None, named) => named,
+        };
+        Ok(Self { request_id, bearer, subject })
+    }
+}
+
+fn end_user(headers: &HeaderMap, request_id: RequestId) -> Result<Option<Subject>, Problem> {
+    let mut values = headers.get_all(END_USER).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let invalid = |detail: &str| Problem::new(ErrorCode::InvalidRequest, request_id, detail);
+    if values.next().is_some() {
+        return Err(invalid("X-End-User was sent more than once."));
+    }
+    let text = std::str::from_utf8(value.as_bytes())
+        .map_err(|_| invalid("X-End-User is not UTF-8."))?
+        .trim();
+    let characters = text.chars().count();
+    if characters == 0 || characters > MAX_SUBJECT_CHARS {
+        return Err(invalid("X-End-User must have 1 to 255 characters."));
+    }
+    Ok(Some(Subject::new(text)))
+}

@@ -1,0 +1,54 @@
+//! `POST /v1/chat`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+
+use super::answer::{ProblemResponse, of_reply};
+use super::auth::Caller;
+use super::{Http, body};
+use crate::domain::chat::ChatRequest;
+use crate::domain::ids::RequestId;
+use crate::domain::key::{IdempotencyKey, KeyError};
+use crate::domain::problem::{ErrorCode, Problem};
+use crate::operation::ChatArrival;
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// Runs a chat, or answers from what is there.
+pub async fn post_chat(
+    State(http): State<Http>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, ProblemResponse> {
+    let caller = caller.may_run()?;
+    let id = caller.request_id;
+    let key = header_key(request.headers(), id)?;
+    let text = body::json_text(&http, request, id).await?;
+    let request = ChatRequest::read(&text)
+        .map_err(|error| Problem::new(ErrorCode::InvalidRequest, id, error.to_string()))?;
+    let arrival = ChatArrival {
+        request_id: id,
+        tenant: caller.bearer.tenant,
+        subject: caller.subject,
+        key,
+        request: Arc::new(request),
+    };
+    Ok(of_reply(http.operations.chat(arrival).await))
+}
+
+/// The one key header, if there is any.
+fn header_key(headers: &HeaderMap, id: RequestId) -> Result<Option<IdempotencyKey>, Problem> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = if values.next().is_some() {
+        Err(KeyError::Doubled)
+    } else {
+        IdempotencyKey::parse(value.as_bytes())
+    };
+    key.map(Some).map_err(|error| {
+        Problem::new(ErrorCode::IdempotencyKeyInvalid, id, error.to_string())
+    })
+}

@@ -1,0 +1,90 @@
+//! `GET /v1/conversations/{id}/turns`.
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::Http;
+use super::answer::{ProblemResponse, ok};
+use super::auth::Caller;
+use crate::domain::ids::ConversationId;
+use crate::domain::problem::{ErrorCode, Problem};
+use crate::operation::database_problem;
+
+const DEFAULT_LIMIT: i64 = 100;
+const MAX_LIMIT: i64 = 1_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paging {
+    after: Option<i64>,
+    limit: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct PageBody<'a> {
+    turns: Vec<TurnBody<'a>>,
+    next: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct TurnBody<'a> {
+    seq: i64,
+    role: &'a str,
+    content: &'a str,
+    turn_id: Uuid,
+    request_id: Uuid,
+    created_at: DateTime<Utc>,
+}
+
+/// A page of a conversation, oldest turn first.
+pub async fn get_turns(
+    State(http): State<Http>,
+    caller: Caller,
+    path: Result<Path<String>, PathRejection>,
+    query: Result<Query<Paging>, QueryRejection>,
+) -> Result<Response, ProblemResponse> {
+    let caller = caller.may_read()?;
+    let id = caller.request_id;
+    let invalid = |detail: String| Problem::new(ErrorCode::InvalidRequest, id, detail);
+    let missing =
+        || Problem::new(ErrorCode::NotFound, id, "There is no such conversation.");
+    let Path(conversation) =
+        path.map_err(|_| invalid("The conversation's id in the path is not UTF-8.".into()))?;
+    let Query(paging) = query.map_err(|error| invalid(error.body_text()))?;
+    let (after, limit) = (paging.after.unwrap_or(0), paging.limit.unwrap_or(DEFAULT_LIMIT));
+    if after < 0 || !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(invalid("after must be at least 0, limit between 1 and 1,000.".into()).into());
+    }
+    if conversation.contains('\0') {
+        return Err(missing().into());
+    }
+    let page = http
+        .operations
+        .turns(
+            caller.bearer.tenant,
+            ConversationId::new(conversation),
+            caller.subject,
+            after,
+            limit,
+        )
+        .await
+        .map_err(|error| database_problem(id, &error))?
+        .ok_or_else(missing)?;
+    let turns = page
+        .turns
+        .iter()
+        .map(|turn| TurnBody {
+            seq: turn.seq,
+            role: &turn.role,
+            content: &turn.content,
+            turn_id: turn.turn_id,
+            request_id: turn.request_id,
+            created_at: turn.created_at,
+        })
+        .collect();
+    ok(id, &PageBody { turns, next: page.next })
+}

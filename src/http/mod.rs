@@ -1,0 +1,52 @@
+//! The door: routes, extractors, wire types, and the one place where an outcome becomes a response.
+//! It parses, authenticates and waits; it decides nothing and stores nothing.
+
+mod answer;
+mod auth;
+mod body;
+mod chat;
+mod conversations;
+mod health;
+mod request_id;
+mod requests;
+mod server;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+use tower_http::decompression::RequestDecompressionLayer;
+
+pub use server::{ServerSettings, serve};
+
+use crate::clock::Clock;
+use crate::operation::Operations;
+
+/// Renders the metrics of the process as Prometheus text.
+pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// What handlers stand on.
+#[derive(Clone)]
+pub struct Http {
+    pub operations: Operations,
+    pub clock: Clock,
+    pub render_metrics: RenderMetrics,
+    /// The largest body after decompression, in bytes.
+    pub max_body: usize,
+}
+
+/// All routes. Whatever they do not know is answered in the shape of every other problem.
+pub fn router(http: Http) -> Router {
+    Router::new()
+        .route("/v1/chat", post(chat::post_chat))
+        .route("/v1/requests/{key}", get(requests::get_request))
+        .route("/v1/conversations/{id}/turns", get(conversations::get_turns))
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(health::metrics))
+        .fallback(answer::not_found)
+        .method_not_allowed_fallback(answer::method_not_allowed)
+        .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
+        .layer(axum::middleware::from_fn_with_state(http.clone(), request_id::mark))
+        .with_state(http)
+}

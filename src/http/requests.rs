@@ -1,0 +1,80 @@
+//! `GET /v1/requests/{key}`: what became of an operation.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use super::Http;
+use super::answer::{ProblemResponse, ok};
+use super::auth::Caller;
+use crate::domain::failure::FailureKind;
+use crate::domain::ids::{OperationId, RequestId};
+use crate::domain::key::IdempotencyKey;
+use crate::domain::problem::{ErrorCode, Problem};
+use crate::domain::record::{Record, State as RecordState};
+use crate::domain::verdict::code_of;
+use crate::operation::database_problem;
+
+#[derive(Serialize)]
+struct RecordBody<'a> {
+    operation_id: OperationId,
+    request_id: RequestId,
+    state: &'static str,
+    endpoint: &'a str,
+    attempts: u32,
+    key_source: &'a str,
+    claimed_at: DateTime<Utc>,
+    completed_at: Option<DateTime<Utc>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<FailureBody<'a>>,
+}
+
+#[derive(Serialize)]
+struct FailureBody<'a> {
+    kind: &'a str,
+    error: &'static str,
+    r#final: bool,
+}
+
+/// The record, for whoever may read it.
+pub async fn get_request(
+    State(http): State<Http>,
+    caller: Caller,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<Response, ProblemResponse> {
+    let caller = caller.may_read()?;
+    let id = caller.request_id;
+    let Path(text) = path.map_err(|_| {
+        Problem::new(ErrorCode::IdempotencyKeyInvalid, id, "The key in the path is not UTF-8.")
+    })?;
+    let key = IdempotencyKey::parse(text.as_bytes())
+        .map_err(|error| Problem::new(ErrorCode::IdempotencyKeyInvalid, id, error.to_string()))?;
+    let record = http
+        .operations
+        .record(caller.bearer.tenant, key.id, caller.subject.as_ref())
+        .await
+        .map_err(|error| database_problem(id, &error))?
+        .ok_or_else(|| Problem::new(ErrorCode::NotFound, id, "There is no request with this key."))?;
+    ok(id, &body_of(&record))
+}
+
+fn body_of(record: &Record) -> RecordBody<'_> {
+    let failure = record.failure_kind.as_deref().map(|kind| FailureBody {
+        kind,
+        error: FailureKind::parse(kind).map_or("internal", |kind| code_of(kind).as_str()),
+        r#final: matches!(record.state, RecordState::FailedFinal(_)),
+    });
+    RecordBody {
+        operation_id: record.operation_id,
+        request_id: record.guard.request_id,
+        state: record.state.as_str(),
+        endpoint: &record.endpoint,
+        attempts: record.attempts,
+        key_source: &record.key_source,
+        claimed_at: record.claimed_at,
+        completed_at: record.completed_at,
+        failure,
+    }
+}

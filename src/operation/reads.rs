@@ -1,0 +1,76 @@
+//! What can be asked without running anything.
+
+use uuid::Uuid;
+
+use super::Operations;
+use crate::domain::api_key::{ApiKey, ApiRole, Bearer};
+use crate::domain::ids::{ConversationId, Subject, TenantId};
+use crate::domain::record::Record;
+use crate::store::{DAYS_AHEAD, StoreError, TurnPage};
+
+/// Whether this node should get traffic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// With what an operator should look at before it is too late.
+    Ready { warnings: Vec<String> },
+    Draining,
+    NoDatabase,
+    NoPartition,
+}
+
+impl Operations {
+    /// The bearer of an API key. `None`: unknown or revoked.
+    pub async fn bearer(&self, key: &ApiKey) -> Result<Option<Bearer>, StoreError> {
+        let Some(known) = self.0.store.api_key(key.hash()).await? else { return Ok(None) };
+        let role = ApiRole::parse(&known.role).ok_or_else(|| StoreError::Corrupt {
+            table: "api_keys",
+            column: "role",
+            key: known.tenant.to_string(),
+            problem: format!("unknown role {}", known.role),
+        })?;
+        Ok(Some(Bearer { tenant: known.tenant, role, subject: known.subject }))
+    }
+
+    /// The record under a key, as far as `subject` may see it; `None` for the subject sees all.
+    pub async fn record(
+        &self,
+        tenant: TenantId,
+        key: Uuid,
+        subject: Option<&Subject>,
+    ) -> Result<Option<Record>, StoreError> {
+        let record = self.0.store.record(tenant, key).await?;
+        Ok(record.filter(|record| subject.is_none() || record.subject.as_ref() == subject))
+    }
+
+    /// A page of a conversation.
+    pub async fn turns(
+        &self,
+        tenant: TenantId,
+        conversation: ConversationId,
+        subject: Option<Subject>,
+        after: i64,
+        limit: i64,
+    ) -> Result<Option<TurnPage>, StoreError> {
+        self.0.store.turns(tenant, conversation, subject, after, limit).await
+    }
+
+    /// Asks the database and the lifecycle.
+    pub async fn readiness(&self) -> Readiness {
+        if self.0.lifecycle.is_draining() {
+            return Readiness::Draining;
+        }
+        match self.0.store.runway().await {
+            Err(error) => {
+                tracing::warn!(%error, "not ready");
+                Readiness::NoDatabase
+            }
+            Ok(runway) if !runway.today => Readiness::NoPartition,
+            Ok(runway) if runway.days_ahead == 0 => Readiness::Ready {
+                warnings: vec![format!(
+                    "there is no partition for tomorrow; {DAYS_AHEAD} days ahead are made by the keeper, or by `oncekey partitions ensure`"
+                )],
+            },
+            Ok(_) => Readiness::Ready { warnings: Vec::new() },
+        }
+    }
+}
