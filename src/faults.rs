@@ -108,7 +108,7 @@ impl Faults {
         }
         if !on {
             return Err(
-                "faults are asked for, but not allowed here: set ONCEKEY_FAULTS=on as well".into()
+                "faults are asked for, but not allowed here: set ONCEKEY_FAULTS=on as well".into(),
             );
         }
         tracing::warn!(?asked, "faults are switched on: this process misbehaves on purpose");

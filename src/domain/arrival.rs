@@ -17,11 +17,15 @@ pub enum Decision {
     Replay(StoredAnswer),
     Erased,
     /// Alive; `so_far` is what this run has had.
-    InProgress { so_far: Duration },
+    InProgress {
+        so_far: Duration,
+    },
     /// In progress, but nobody runs it.
     TakeOver(Liveness),
     /// A passing failure. A run that was released or cancelled is not held against the operation.
-    ClaimAgain { counts: bool },
+    ClaimAgain {
+        counts: bool,
+    },
     /// Either of the last two, but enough is enough.
     GiveUp(GiveUpReason),
 }
@@ -155,10 +159,7 @@ mod tests {
     fn a_living_run_is_left_alone_and_a_silent_one_taken_over() {
         let so_far = Duration::from_secs(100);
         assert_eq!(decision(&record(State::InProgress, 9)), Decision::InProgress { so_far });
-        assert_eq!(
-            decision(&record(State::InProgress, 61)),
-            Decision::TakeOver(Liveness::Silent)
-        );
+        assert_eq!(decision(&record(State::InProgress, 61)), Decision::TakeOver(Liveness::Silent));
     }
 
     #[test]

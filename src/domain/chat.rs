@@ -195,7 +195,10 @@ mod tests {
             (r#"{"conversation_id":"c1","message":" \n"}"#, "message"),
             (r#"{"conversation_id":"c1","message":"a\u0000b"}"#, "U+0000"),
             (r#"{"conversation_id":"c1","message":"Tea \ud83e"}"#, "surrogate"),
-            (r#"{"conversation_id":"c1","message":"a","options":{"temperature":2.5}}"#, "temperature"),
+            (
+                r#"{"conversation_id":"c1","message":"a","options":{"temperature":2.5}}"#,
+                "temperature",
+            ),
             (r#"{"conversation_id":"c1","message":"a","options":{"max_tokens":0}}"#, "max_tokens"),
             (r#"{"conversation_id":"c1","message":"a","metadata":[1]}"#, "metadata"),
             (r#"{"conversation_id":"c1","message":"a","metadata":{"x":1,"x":2}}"#, "x"),

@@ -31,8 +31,8 @@ fn numbers_fit(text: &str) -> bool {
             }
             b'-' | b'0'..=b'9' => {
                 let (mut mantissa, mut exponent, mut in_exponent) = (1, 0, false);
-                while let Some(part) =
-                    bytes.next_if(|next| matches!(next, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'))
+                while let Some(part) = bytes
+                    .next_if(|next| matches!(next, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'))
                 {
                     match part {
                         b'e' | b'E' => in_exponent = true,

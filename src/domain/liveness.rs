@@ -109,7 +109,11 @@ mod tests {
             // A clock stepped back makes no run old.
             (-120, Registered, Some(3_600), Alive),
         ] {
-            assert_eq!(judge(silent_s, owner, epoch_s), expected, "{silent_s} {owner:?} {epoch_s:?}");
+            assert_eq!(
+                judge(silent_s, owner, epoch_s),
+                expected,
+                "{silent_s} {owner:?} {epoch_s:?}"
+            );
         }
     }
 }

@@ -81,9 +81,7 @@ impl ErrorCode {
             Self::Cancelled => (409, "cancelled", "The run was cancelled"),
             Self::Erased => (410, "erased", "The stored answer was erased"),
             Self::TooLarge => (413, "too_large", "Too large"),
-            Self::UnsupportedMediaType => {
-                (415, "unsupported_media_type", "Unsupported media type")
-            }
+            Self::UnsupportedMediaType => (415, "unsupported_media_type", "Unsupported media type"),
             Self::IdempotencyKeyReuse => {
                 (422, "idempotency_key_reuse", "This key belongs to another request")
             }

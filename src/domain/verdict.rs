@@ -41,29 +41,57 @@ pub fn is_final(code: ErrorCode) -> bool {
 /// What the client is told; nothing of a provider's own words, which may hold what it was sent.
 pub fn detail_of(kind: FailureKind) -> &'static str {
     match kind {
-        FailureKind::RateLimited => "The provider limits the rate of calls; send the same request again.",
+        FailureKind::RateLimited => {
+            "The provider limits the rate of calls; send the same request again."
+        }
         FailureKind::Overloaded => "The provider is overloaded; send the same request again.",
-        FailureKind::Quota => "The account at the provider is out of credit; it must be topped up first.",
-        FailureKind::Transient => "The provider failed, also when called again; send the same request again.",
-        FailureKind::Timeout => "The provider took longer than its deadline; send the same request again.",
-        FailureKind::Auth => "The provider refuses the credentials of this service; its operator must mend them.",
-        FailureKind::Config => "The provider does not know the configured model; the operator must mend it.",
-        FailureKind::Region => "The provider refuses every route of this service; send the same request again later.",
+        FailureKind::Quota => {
+            "The account at the provider is out of credit; it must be topped up first."
+        }
+        FailureKind::Transient => {
+            "The provider failed, also when called again; send the same request again."
+        }
+        FailureKind::Timeout => {
+            "The provider took longer than its deadline; send the same request again."
+        }
+        FailureKind::Auth => {
+            "The provider refuses the credentials of this service; its operator must mend them."
+        }
+        FailureKind::Config => {
+            "The provider does not know the configured model; the operator must mend it."
+        }
+        FailureKind::Region => {
+            "The provider refuses every route of this service; send the same request again later."
+        }
         FailureKind::Input => "The model rejected this input; sending it again will not help.",
         FailureKind::TooLarge => "The conversation and the message are too large for the model.",
         FailureKind::Moderation => "The provider filtered this content.",
         FailureKind::Truncated => "The answer does not fit the model's output limit.",
-        FailureKind::Malformed | FailureKind::Invalid => "The model's answer was malformed; send the same request again.",
+        FailureKind::Malformed | FailureKind::Invalid => {
+            "The model's answer was malformed; send the same request again."
+        }
         FailureKind::Empty => "Nothing was found in the input.",
-        FailureKind::NoSlot => "No place at the provider became free in time; send the same request again.",
-        FailureKind::Internal => "Something went wrong in this service; it is logged under the request id.",
-        FailureKind::Abandoned | FailureKind::RunLost => "The run was lost with its server; send the same request again.",
+        FailureKind::NoSlot => {
+            "No place at the provider became free in time; send the same request again."
+        }
+        FailureKind::Internal => {
+            "Something went wrong in this service; it is logged under the request id."
+        }
+        FailureKind::Abandoned | FailureKind::RunLost => {
+            "The run was lost with its server; send the same request again."
+        }
         FailureKind::Released => "This server is shutting down; send the same request again.",
         FailureKind::Cancelled => "The run was cancelled.",
-        FailureKind::LeaseLost => "Another operation runs in this conversation; send the same request again.",
-        FailureKind::OutcomeUnknown => "The outcome could not be read back; send the same request again to learn it.",
+        FailureKind::LeaseLost => {
+            "Another operation runs in this conversation; send the same request again."
+        }
+        FailureKind::OutcomeUnknown => {
+            "The outcome could not be read back; send the same request again to learn it."
+        }
         FailureKind::Database => "The database cannot be reached; send the same request again.",
-        FailureKind::GaveUp => "This operation failed too often or for too long and is not tried again.",
+        FailureKind::GaveUp => {
+            "This operation failed too often or for too long and is not tried again."
+        }
     }
 }
 

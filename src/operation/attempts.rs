@@ -45,8 +45,7 @@ impl Attempts<'_> {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            let retry_after =
-                parse_retry_after(&failure.facts.retry_after, self.clock.utc_now());
+            let retry_after = parse_retry_after(&failure.facts.retry_after, self.clock.utc_now());
             let diagnosis = diagnose(&failure.facts);
             history.push(FailedCall::new(&diagnosis, route, retry_after));
             let situation = Situation {
@@ -139,7 +138,13 @@ impl Attempts<'_> {
         let kind = match &outcome {
             Ok(answer) => {
                 self.calls.answered(answer.usage, at);
-                tracing::info!(event = "provider_call_ended", call_no, took_ms, stop = answer.stop.as_str(), "answered");
+                tracing::info!(
+                    event = "provider_call_ended",
+                    call_no,
+                    took_ms,
+                    stop = answer.stop.as_str(),
+                    "answered"
+                );
                 "ok"
             }
             Err(failure) => {

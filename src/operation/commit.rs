@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use super::Inner;
 use super::heartbeat::LeftSeat;
-use crate::store::{
-    ChatCommit, CommitOutcome, CommitTrace, Failure, StoreError,
-};
+use crate::store::{ChatCommit, CommitOutcome, CommitTrace, Failure, StoreError};
 
 /// Between two tries while the database is away.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -31,7 +29,11 @@ pub(super) async fn settle(inner: &Inner, left: LeftSeat, commit: &Arc<ChatCommi
     let mut in_doubt = false;
     loop {
         if inner.clock.now() >= left.trusted_until {
-            tracing::error!(event = "outcome_unknown", in_doubt, "the commit could not be written in time");
+            tracing::error!(
+                event = "outcome_unknown",
+                in_doubt,
+                "the commit could not be written in time"
+            );
             return if in_doubt { Ending::Unknown } else { Ending::Fenced };
         }
         let error = match inner.store.commit_chat(commit.clone()).await {
@@ -93,8 +95,7 @@ pub(super) async fn settle_failure(
         match inner.store.fail(failure.clone()).await {
             Ok(CommitOutcome::Fenced) if tries > 1 => {
                 // Ended by the try whose answer was lost, or by somebody else: told apart by reading.
-                let record =
-                    inner.store.record(failure.at.tenant.clone(), failure.at.key).await?;
+                let record = inner.store.record(failure.at.tenant.clone(), failure.at.key).await?;
                 let ours = record.is_some_and(|record| {
                     record.guard == failure.guard
                         && record.failure_kind.as_deref() == Some(failure.kind)

@@ -48,7 +48,9 @@ const ROUNDS: u32 = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingKey {
     /// A key from the request's meaning, the same within the window.
-    Derive { window: Duration },
+    Derive {
+        window: Duration,
+    },
     Require,
     /// A fresh key: no deduplication.
     Pass,
@@ -293,10 +295,8 @@ impl Inner {
         claim: &Claim,
         begun: Moment,
     ) -> Outcome {
-        let job = chat::ChatJob {
-            request: arrival.request.clone(),
-            subject: arrival.subject.clone(),
-        };
+        let job =
+            chat::ChatJob { request: arrival.request.clone(), subject: arrival.subject.clone() };
         run::Run { inner: self, claim, job: &job, model, begun }.perform().await
     }
 

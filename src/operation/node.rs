@@ -61,7 +61,9 @@ impl Node {
                     self.runs.stop_all();
                 }
                 Ok(Ended::Unregistered) => {}
-                Err(error) => tracing::warn!(node = %id, %error, "the node's session is opened anew"),
+                Err(error) => {
+                    tracing::warn!(node = %id, %error, "the node's session is opened anew")
+                }
             }
             tokio::select! {
                 () = self.lifecycle.over() => return,

@@ -77,19 +77,16 @@ impl Run<'_> {
         outcome
     }
 
-    async fn settle(
-        &self,
-        left: LeftSeat,
-        work: Work,
-        calls: &CallLog,
-        took: Duration,
-    ) -> Settled {
+    async fn settle(&self, left: LeftSeat, work: Work, calls: &CallLog, took: Duration) -> Settled {
         match work {
             Work::Answered(answer) => self.commit(left, &answer, calls, took).await,
             Work::Failed(failed) => self.fail(failed, calls).await,
             Work::Stopped(stop) => self.stopped(stop, calls).await,
             Work::Cut => {
-                tracing::warn!(event = "released", "cut by shutting down; the next arrival starts at once");
+                tracing::warn!(
+                    event = "released",
+                    "cut by shutting down; the next arrival starts at once"
+                );
                 self.fail(Failed { kind: FailureKind::Released, retry_after: None }, calls).await
             }
         }
@@ -146,7 +143,13 @@ impl Run<'_> {
         let inner = self.inner;
         let subject = self.job.subject.as_ref();
         let built = chat::commit(
-            &inner.clock, self.claim, &self.job.request, subject, self.model, answer, calls,
+            &inner.clock,
+            self.claim,
+            &self.job.request,
+            subject,
+            self.model,
+            answer,
+            calls,
         );
         let effects = match built {
             Ok(effects) => Arc::new(effects),
@@ -179,13 +182,10 @@ impl Run<'_> {
     }
 
     /// Ends the record as failed, passing or final, by the kind.
-    async fn fail(
-        &self,
-        failed: Failed,
-        calls: &CallLog,
-    ) -> Settled {
+    async fn fail(&self, failed: Failed, calls: &CallLog) -> Settled {
         let quota_hit = failed.kind == FailureKind::Quota;
-        let kind = if quota_hit && self.enough_of_quota() { FailureKind::GaveUp } else { failed.kind };
+        let kind =
+            if quota_hit && self.enough_of_quota() { FailureKind::GaveUp } else { failed.kind };
         let problem = self.problem(kind, failed.retry_after);
         let answer = is_final(problem.code)
             .then(|| StoredAnswer { status: problem.status(), body: problem.to_json() });
@@ -221,11 +221,7 @@ impl Run<'_> {
     }
 
     /// A run that may not write its record; its calls are kept.
-    async fn stopped(
-        &self,
-        stop: Stop,
-        calls: &CallLog,
-    ) -> Settled {
+    async fn stopped(&self, stop: Stop, calls: &CallLog) -> Settled {
         let kind = FailureKind::RunLost;
         tracing::warn!(event = "fenced_off", ?stop, "the run stops without writing its record");
         metrics::counter!("oncekey_fenced_total").increment(1);

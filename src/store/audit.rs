@@ -3,8 +3,8 @@
 use sqlx::AssertSqlSafe;
 use sqlx::Row;
 
-use super::error::StoreError;
 use super::Store;
+use super::error::StoreError;
 use crate::domain::ids::TenantId;
 
 /// Rows shown per invariant.
@@ -179,7 +179,10 @@ impl Store {
                         .await?;
                     rows.into_iter()
                         .map(|row| {
-                            Ok(Finding { tenant: row.try_get("tenant_id")?, what: row.try_get("what")? })
+                            Ok(Finding {
+                                tenant: row.try_get("tenant_id")?,
+                                what: row.try_get("what")?,
+                            })
                         })
                         .collect()
                 })

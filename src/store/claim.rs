@@ -424,8 +424,8 @@ async fn live_holder(
     let Some(active) = active.filter(|&active| active != own) else { return Ok(None) };
     let held = record::read(connection, tenant, active, false).await?.and_then(|row| row.record);
     Ok(held.and_then(|record| {
-        let alive = record.state == State::InProgress
-            && rules.judge(&record.liveness) == Liveness::Alive;
+        let alive =
+            record.state == State::InProgress && rules.judge(&record.liveness) == Liveness::Alive;
         alive.then_some(Holder { claimed_at: record.claimed_at, now: record.liveness.now })
     }))
 }

@@ -62,11 +62,18 @@ impl Store {
                         let subject = found.subject.as_ref();
                         let (tenant, key) = (&found.at.tenant, found.at.key);
                         let lease = lock_conversation(
-                            &mut transaction, &rules, tenant, conversation, subject, key,
+                            &mut transaction,
+                            &rules,
+                            tenant,
+                            conversation,
+                            subject,
+                            key,
                         );
                         match lease.await? {
                             Lease::Free { head_seq: head } => head_seq = head,
-                            Lease::Busy(holder) => return Ok(ReclaimOutcome::ConversationBusy(holder)),
+                            Lease::Busy(holder) => {
+                                return Ok(ReclaimOutcome::ConversationBusy(holder));
+                            }
                             Lease::Hidden => return Ok(ReclaimOutcome::ConversationHidden),
                         }
                     }
@@ -180,7 +187,11 @@ impl Store {
 
     /// Ends a run without a live owner as a passing failure and frees its conversation.
     /// `false`: it lives after all, or somebody took it over.
-    pub async fn abandon(&self, found: Arc<Record>, kind: &'static str) -> Result<bool, StoreError> {
+    pub async fn abandon(
+        &self,
+        found: Arc<Record>,
+        kind: &'static str,
+    ) -> Result<bool, StoreError> {
         let rules = self.liveness;
         self.database
             .run("sweep.end", move |connection| {

@@ -1,3 +1,5 @@
+//! Each kind of failure by the facts that show it.
+
 use std::time::Duration;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Each next step by the situation that calls for it.
+
 use proptest::prelude::*;
 
 use super::*;
