@@ -1,1 +1,6 @@
+//! One binary for what needs a database or a running server, a file per promise.
 
+mod provider_connection;
+mod provider_deadlines;
+mod provider_wire;
+mod support;
