@@ -1,3 +1,7 @@
 //! One binary for what needs a database or a running server, a file per promise.
 
 mod postgres_private;
+mod provider_connection;
+mod provider_deadlines;
+mod provider_wire;
+mod support;
