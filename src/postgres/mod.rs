@@ -76,7 +76,8 @@ impl ClusterSettings {
         self
     }
 
-    /// Whether durability was given up (test clusters), so that making the cluster may be quick too.
+    /// Whether the data are to outlive a power cut. Where not (test clusters), making the cluster
+    /// may be quick too.
     fn durable(&self) -> bool {
         let last = self.parameters.iter().rev().find(|(name, _)| name == "fsync");
         !last.is_some_and(|(_, value)| ["off", "false", "no", "0"].contains(&value.as_str()))
