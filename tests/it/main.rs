@@ -1,3 +1,10 @@
 //! One binary for what needs a database or a running server, a file per promise.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test ends where it cannot go on, owns its tasks and plays the client"
+)]
+
 mod postgres_private;
