@@ -3,6 +3,9 @@
 //! The rooms, from the door inwards. Data flows one way: HTTP → operation → store and provider;
 //! `tests/architecture.rs` holds who may import whom.
 
+pub mod app;
+pub mod background;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod domain;
@@ -13,3 +16,4 @@ pub mod operation;
 pub mod postgres;
 pub mod provider;
 pub mod store;
+pub mod telemetry;

@@ -1,3 +1,7 @@
-//! From arguments to an exit code.
+//! Arguments to exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    oncekey::cli::main()
+}

@@ -7,11 +7,13 @@
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
+use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::{ConnectOptions, PgConnection, PgPool, Postgres};
+use tracing::log::LevelFilter;
 use tokio_util::task::TaskTracker;
 
 use super::error::StoreError;
@@ -21,8 +23,21 @@ use crate::clock::Clock;
 const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
 /// How long a statement waits for a place in the pool.
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(5);
+/// A statement that takes longer is logged, without its values.
+const SLOW_STATEMENT: Duration = Duration::from_secs(1);
 /// Repeats of a whole transaction after 40001 or 40P01.
 const CONFLICT_REPEATS: u32 = 5;
+
+/// Reads an address.
+pub(super) fn options(url: &str) -> Result<PgConnectOptions, StoreError> {
+    let options = PgConnectOptions::from_str(url).map_err(|_| {
+        StoreError::Bug("the database's address is not of the form postgres://…".into())
+    })?;
+    Ok(options
+        .application_name("oncekey")
+        .log_statements(LevelFilter::Off)
+        .log_slow_statements(LevelFilter::Warn, SLOW_STATEMENT))
+}
 
 /// A boxed future on a connection.
 pub(super) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'c>>;

@@ -44,10 +44,10 @@ use crate::domain::record::Record;
 /// What the store is built from.
 #[derive(Clone)]
 pub struct StoreSettings {
-    /// For the pool.
-    pub connect: PgConnectOptions,
-    /// For the node's session, which must not pass through a pooler.
-    pub direct: PgConnectOptions,
+    /// `postgres://…`, for the pool.
+    pub url: String,
+    /// For the node's session, which must not pass through a pooler; none where `url` does not.
+    pub direct_url: Option<String>,
     pub pool_size: u32,
     pub liveness: LivenessRules,
     /// Added to the database's clock wherever a day or a retention is computed; zero but in tests.
@@ -66,16 +66,19 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens no connection yet.
-    pub fn new(settings: StoreSettings, clock: Clock) -> Self {
-        Self {
-            database: Database::new(settings.connect, settings.pool_size, clock.clone()),
-            direct: Arc::new(settings.direct),
+    /// Opens no connection yet. The error says what is wrong with an address, not the address.
+    pub fn new(settings: StoreSettings, clock: Clock) -> Result<Self, StoreError> {
+        let pool = connection::options(&settings.url)?;
+        let direct = settings.direct_url.as_deref().map(connection::options).transpose()?;
+        let direct = direct.unwrap_or_else(|| pool.clone());
+        Ok(Self {
+            database: Database::new(pool, settings.pool_size, clock.clone()),
+            direct: Arc::new(direct),
             clock,
             liveness: settings.liveness,
             clock_offset: interval(settings.clock_offset),
             node: Arc::new(AtomicI32::new(0)),
-        }
+        })
     }
 
     /// The id under which this process claims; 0 before the first registration, which no node has.

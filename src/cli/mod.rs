@@ -1,0 +1,108 @@
+//! The commands, one file each. Exit status: 0 done, 1 it ran and says no, 2 wrong usage. An error is
+//! one line on standard error that says what to do.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "commands talk to a terminal")]
+
+mod audit;
+mod database;
+mod key;
+mod migrate;
+mod partitions;
+mod serve;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{Config, Environment, Overrides};
+
+#[derive(Parser)]
+#[command(name = "oncekey", version, about = "One durable outcome per operation the client meant.")]
+struct Arguments {
+    /// The configuration, a TOML file.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Migrate, then serve; with no database named, on a private PostgreSQL.
+    Serve(serve::Serve),
+    /// Bring the database's schema up to date.
+    Migrate(database::Named),
+    /// Make, list and revoke API keys.
+    Key(key::Key),
+    /// Look after the daily partitions.
+    Partitions(partitions::Partitions),
+    /// Check the invariants, a line each; exit status 1 where one is broken.
+    Audit(audit::Audit),
+}
+
+/// How a command ended, if not well.
+#[derive(Debug)]
+enum Failure {
+    /// Wrong usage or configuration: exit status 2.
+    Usage(String),
+    /// It ran and says no: exit status 1.
+    No(String),
+}
+
+impl Failure {
+    fn no(error: impl std::fmt::Display) -> Self {
+        Self::No(error.to_string())
+    }
+}
+
+/// Runs the command that the arguments name.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("oncekey: no threads: {error}");
+            return ExitCode::from(1);
+        }
+    };
+    match runtime.block_on(run(arguments)) {
+        Ok(code) => code,
+        Err(Failure::Usage(text)) => {
+            eprintln!("oncekey: {text}");
+            ExitCode::from(2)
+        }
+        Err(Failure::No(text)) => {
+            eprintln!("oncekey: {text}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let environment = Environment::of_process();
+    let load = |listen: Option<String>, database_url: Option<String>| {
+        let overrides = Overrides { listen, database_url };
+        Config::load(arguments.config.as_deref(), &environment, &overrides)
+            .map_err(|error| Failure::Usage(error.to_string()))
+    };
+    match arguments.command {
+        Command::Serve(command) => {
+            let config = load(command.listen.clone(), command.database.database_url.clone())?;
+            serve::run(config).await
+        }
+        Command::Migrate(named) => migrate::run(load(None, named.database_url)?).await,
+        Command::Key(command) => {
+            let config = load(None, command.database.database_url.clone())?;
+            key::run(command, config).await
+        }
+        Command::Partitions(command) => {
+            let config = load(None, command.database.database_url.clone())?;
+            partitions::run(command, config).await
+        }
+        Command::Audit(command) => {
+            let config = load(None, command.database.database_url.clone())?;
+            audit::run(command, config).await
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `oncekey serve`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::Failure;
+use super::database::{Database, Named};
+use super::key::new_key;
+use crate::app::{App, Setup};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::domain::api_key::ApiRole;
+use crate::faults::Faults;
+use crate::store::Store;
+use crate::telemetry;
+
+/// The tenant of a first start.
+const FIRST_TENANT: &str = "dev";
+
+#[derive(Args)]
+pub struct Serve {
+    /// Where to listen, instead of the configured address.
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    #[command(flatten)]
+    pub database: Named,
+}
+
+/// Serves until SIGTERM or SIGINT. 0: drained wholly; 1: runs had to be cut.
+pub async fn run(config: Config) -> Result<ExitCode, Failure> {
+    let variables = || std::env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));
+    telemetry::log(variables()).map_err(|error| Failure::Usage(error.to_string()))?;
+    let metrics = telemetry::metrics().map_err(Failure::no)?;
+    let faults = Faults::from_variables(variables()).map_err(Failure::Usage)?;
+    let clock_offset = clock_offset(variables())?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    // Listened for before the start, so that a signal during it is not lost.
+    let mut stop = StopSignals::new().map_err(Failure::no)?;
+    let database = Database::open(&config).await?;
+    if let Some(dir) = database.private_dir() {
+        tracing::info!(dir, "private PostgreSQL");
+    }
+    let clock = Clock::system();
+    let setup = Setup {
+        config,
+        database_url: database.url.clone(),
+        clock: clock.clone(),
+        faults,
+        clock_offset,
+        alone: database.started_here(),
+        render_metrics: std::sync::Arc::new(move || metrics.render()),
+    };
+    let outcome = async {
+        let app = App::start(setup).await.map_err(Failure::no)?;
+        announce(&app, &clock).await?;
+        stop.next().await;
+        Ok(app.shut_down(stop.next()).await)
+    }
+    .await;
+    database.close().await?;
+    Ok(if outcome? { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Says where it listens and, on a first start, how to try it.
+async fn announce(app: &App, clock: &Clock) -> Result<(), Failure> {
+    let address = app.address();
+    println!("oncekey listens on http://{address}");
+    match first_key(app.store(), clock).await? {
+        Some(key) => {
+            println!();
+            println!("First start: tenant \"{FIRST_TENANT}\" was made with this API key, shown only now:");
+            println!("  {key}");
+            println!("Try it; sent twice with the same Idempotency-Key, it is answered twice and runs once:");
+            println!(
+                "  curl -i http://{address}/v1/chat -H 'Authorization: Bearer {key}' \
+                 -H 'Content-Type: application/json' -H 'Idempotency-Key: {}' \
+                 -d '{{\"conversation_id\":\"hello\",\"message\":\"What is an idempotency key?\"}}'",
+                clock.new_id()
+            );
+        }
+        None => println!("API keys: oncekey key create --tenant {FIRST_TENANT} --role client"),
+    }
+    Ok(())
+}
+
+async fn first_key(store: &Store, clock: &Clock) -> Result<Option<String>, Failure> {
+    let (key, row) = new_key(clock, FIRST_TENANT, ApiRole::Client, None);
+    let made = store.insert_first_api_key(row).await.map_err(Failure::no)?;
+    Ok(made.then(|| key.reveal().to_owned()))
+}
+
+/// `ONCEKEY_FAULT_CLOCK_OFFSET`, which only a process with faults may have.
+fn clock_offset(
+    variables: impl Iterator<Item = (String, String)>,
+) -> Result<Duration, Failure> {
+    let variables: std::collections::BTreeMap<_, _> = variables.collect();
+    let Some(text) = variables.get("ONCEKEY_FAULT_CLOCK_OFFSET") else { return Ok(Duration::ZERO) };
+    if variables.get("ONCEKEY_FAULTS").map(String::as_str) != Some("on") {
+        return Err(Failure::Usage(
+            "ONCEKEY_FAULT_CLOCK_OFFSET needs ONCEKEY_FAULTS=on as well".into(),
+        ));
+    }
+    humantime::parse_duration(text)
+        .map_err(|error| Failure::Usage(format!("ONCEKEY_FAULT_CLOCK_OFFSET: {error}")))
+}
+
+/// SIGTERM and SIGINT: the first drains, the second hurries.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
