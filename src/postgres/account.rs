@@ -1,10 +1,5 @@
 //! The user that the server runs as: ourselves, or as root an unprivileged one.
 
-#![expect(
-    unsafe_code,
-    reason = "users, signals and children of the system are reached through libc"
-)]
-
 use std::env;
 use std::ffi::{CStr, CString, OsStr};
 use std::io;

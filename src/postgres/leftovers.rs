@@ -4,11 +4,6 @@
 //! A process id in a file proves nothing: ids are used again, in containers even the same ones
 //! after every start. A process is signalled only when it is seen to be the server of this folder.
 
-#![expect(
-    unsafe_code,
-    reason = "users, signals and children of the system are reached through libc"
-)]
-
 use std::fs;
 use std::io;
 use std::path::Path;

@@ -3,11 +3,6 @@
 //! The kernel can signal a child when its parent dies, but "parent" is the *thread* that made the
 //! child. So one thread makes the server, and does nothing else until the server has ended.
 
-#![expect(
-    unsafe_code,
-    reason = "users, signals and children of the system are reached through libc"
-)]
-
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
