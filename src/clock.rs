@@ -160,7 +160,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     elapsed: Duration,
-    next_id: u64,
+    /// Of the sleep that began last.
+    last_id: u64,
     /// By deadline, then by order; the waker once the sleep was polled.
     sleepers: BTreeMap<(Duration, u64), Option<Waker>>,
 }
@@ -206,6 +207,16 @@ impl ManualClock {
         state.sleepers.keys().map(|(deadline, _)| *deadline - state.elapsed).collect()
     }
 
+    /// How many sleeps have begun, all in all: a loop that sleeps anew has gone round.
+    pub fn sleeps_begun(&self) -> u64 {
+        self.state().last_id
+    }
+
+    /// Waits until so many sleeps have begun, all in all.
+    pub async fn until_sleeps_begun(&self, count: u64) {
+        self.until_sleepers(|_| self.sleeps_begun() >= count).await;
+    }
+
     /// Waits, in no time of this clock, until somebody sleeps with exactly this long to go.
     pub async fn until_sleeping_for(&self, left: Duration) {
         self.until_sleepers(|sleepers| sleepers.contains(&left)).await;
@@ -228,8 +239,8 @@ impl ManualClock {
     fn sleep_until(&self, moment: Moment) -> ManualSleep {
         let mut state = self.state();
         let key = (moment.0 > state.elapsed).then(|| {
-            state.next_id += 1;
-            let key = (moment.0, state.next_id);
+            state.last_id += 1;
+            let key = (moment.0, state.last_id);
             state.sleepers.insert(key, None);
             key
         });

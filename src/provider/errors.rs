@@ -33,12 +33,13 @@ pub(super) fn from_json(value: &Value) -> Option<VendorError> {
     };
     match &value["error"] {
         Value::Object(_) => Some(from_object(&value["error"])),
-        Value::String(message) => Some(VendorError {
+        Value::String(message) if !message.is_empty() => Some(VendorError {
             message: Some(snippet(message, MAX_TEXT_BYTES)),
             code: word(&value["code"]),
             ..VendorError::default()
         }),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+        // An empty text, or no text at all, is a field that says there is no error.
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
             let told = ["message", "detail"].iter().any(|name| value[name].is_string());
             (told || value["type"] == "error").then(|| from_object(value))
         }
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn what_holds_no_error() {
         assert_eq!(from_json(&serde_json::json!({"error": null, "id": "x"})), None);
-        assert_eq!(from_json(&serde_json::json!({"choices": []})), None);
+        assert_eq!(from_json(&serde_json::json!({"error": "", "choices": []})), None);
         assert_eq!(from_json(&serde_json::json!("text")), None);
         assert_eq!(from_json(&serde_json::json!([])), None);
     }

@@ -27,6 +27,9 @@ const SNIPPET_BYTES: usize = 200;
 /// What is kept of a header.
 const HEADER_BYTES: usize = 100;
 
+/// What the end of a stream may take behind the vendor's end mark.
+const DRAIN: Duration = Duration::from_millis(100);
+
 type Chunks = BoxStream<'static, Result<Bytes, reqwest::Error>>;
 
 /// What calls of one provider go through.
@@ -212,7 +215,10 @@ impl<'a> Call<'a> {
             let ended = match self.before_deadline(events.next()).await {
                 Ok(Some(Ok(data))) => {
                     match take_event(&data, reading, answer)? {
-                        Progress::End => return Ok(()),
+                        Progress::End => {
+                            self.drain(&mut events).await;
+                            return Ok(());
+                        }
                         Progress::Content => self.progress(),
                         Progress::Began => self.begin_answer(),
                         Progress::Nothing => {}
@@ -238,6 +244,13 @@ impl<'a> Call<'a> {
                 Err(cause) => return Err(cause),
             }
         }
+    }
+
+    /// Reads the stream to its end, behind the end mark and for a moment at most: a connection
+    /// whose response was read to the end serves the next call too.
+    async fn drain(&self, events: &mut Events) {
+        let end = async { while let Some(Ok(_)) = events.next().await {} };
+        let _ = self.clock.timeout(DRAIN, end).await;
     }
 
     async fn read_whole(

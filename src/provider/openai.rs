@@ -133,7 +133,8 @@ impl ChunkReading {
     }
 
     fn tell_stop(&mut self, reason: &Value) {
-        let Some(reason) = reason.as_str() else { return };
+        // Some gateways say an empty reason with every chunk.
+        let Some(reason) = reason.as_str().filter(|reason| !reason.is_empty()) else { return };
         self.stop = Some(match reason {
             "length" => Stop::MaxTokens,
             "content_filter" => Stop::Refused,
@@ -152,7 +153,16 @@ impl ChunkReading {
             Value::Null | Value::Bool(_) | Value::Number(_) => false,
         };
         self.refused_in_words |= filled("refusal");
-        answer.push(message["content"].as_str().unwrap_or_default())?;
+        match &message["content"] {
+            Value::String(text) => answer.push(text)?,
+            // In parts, from models that think in the same field.
+            Value::Array(parts) => {
+                for part in parts.iter().filter(|part| part["type"] == "text") {
+                    answer.push(part["text"].as_str().unwrap_or_default())?;
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {}
+        }
         // Reasoning under the names that gateways give it, and tool input, are no text of the
         // answer, but the model is at work.
         let names = ["content", "refusal", "reasoning", "reasoning_content", "tool_calls"];
@@ -169,7 +179,7 @@ impl Reading for ChunkReading {
         let choice = &event["choices"][0];
         let worked = self.tell(&choice["delta"], answer)?;
         self.tell_stop(&choice["finish_reason"]);
-        let told = worked || choice["finish_reason"].is_string() || event["usage"].is_object();
+        let told = worked || self.stop.is_some() || event["usage"].is_object();
         Ok(match (told, event["choices"].is_array()) {
             (true, _) => Progress::Content,
             (false, true) => Progress::Began,

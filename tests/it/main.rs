@@ -8,3 +8,7 @@
 )]
 
 mod postgres_private;
+mod provider_connection;
+mod provider_deadlines;
+mod provider_wire;
+mod support;

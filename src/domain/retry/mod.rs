@@ -12,7 +12,7 @@ mod step;
 use std::time::Duration;
 
 pub use arrival::{ArrivalFacts, GiveUpReason, give_up};
-pub use retry_after::{MAX_RETRY_AFTER, parse_retry_after, regain_access};
+pub use retry_after::{MAX_RETRY_AFTER, asked_wait, parse_retry_after, regain_access};
 pub use step::{EndReason, FailedCall, NextStep, Situation, backoff, next_step};
 
 /// The one retry layer's limits (`[retry]` of the configuration).

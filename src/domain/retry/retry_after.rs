@@ -4,10 +4,27 @@ use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
 
-use crate::domain::failure::RetryAfterText;
+use crate::domain::failure::{Cause, FailureFacts, RetryAfterText};
 
 /// The longest wait that is believed: a month's spend limit. Above it the header is garbage.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+
+/// The wait that the provider asks for, by its headers or, for a spend limit, in its sentence.
+pub fn asked_wait(facts: &FailureFacts, now: DateTime<Utc>) -> Option<Duration> {
+    parse_retry_after(&facts.retry_after, now).or_else(|| match &facts.cause {
+        Cause::Refused { error, .. } | Cause::InBand { error } => {
+            regain_access(error.message.as_deref()?, now)
+        }
+        Cause::Transport(_)
+        | Cause::Deadline { .. }
+        | Cause::Cut
+        | Cause::Unreadable { .. }
+        | Cause::NothingUsable
+        | Cause::LimitBeforeText
+        | Cause::Moderated(_)
+        | Cause::AnswerTooLong { .. } => None,
+    })
+}
 
 /// The wait that the headers name, counted from `now`. `retry-after-ms` goes before `retry-after`,
 /// which holds seconds (fractions are taken) or an HTTP date. `None` where nothing usable is said:
@@ -64,6 +81,7 @@ pub fn regain_access(message: &str, now: DateTime<Utc>) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::failure::VendorError;
     use proptest::prelude::*;
 
     fn at(text: &str) -> DateTime<Utc> {
@@ -127,6 +145,13 @@ mod tests {
         assert_eq!(regain_access("You will regain access on 2026-08-01 at 00:00 UTC.", now), None);
         assert_eq!(regain_access("regain access on soon, é", now), None);
         assert_eq!(regain_access("You have reached your limit.", now), None);
+
+        let message = Some(told.to_owned());
+        let error = VendorError { message, ..VendorError::default() };
+        let mut facts = FailureFacts::new(Cause::InBand { error });
+        assert_eq!(asked_wait(&facts, now), regain_access(told, now));
+        facts.retry_after.plain = Some("7".to_owned());
+        assert_eq!(asked_wait(&facts, now), Some(Duration::from_secs(7)), "headers go first");
     }
 
     proptest! {

@@ -1,0 +1,3 @@
+//! What several promises are tested with.
+
+pub mod provider;
