@@ -6,6 +6,8 @@
 //!
 //! Leases, days and retentions are not decided by this clock but by the database's.
 
+#![expect(clippy::disallowed_methods, reason = "the one home of time, ids and chance")]
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Add;
@@ -81,7 +83,6 @@ impl Clock {
     }
 
     /// A new UUIDv7: sorted by this clock's time, otherwise random.
-    #[expect(clippy::disallowed_methods, reason = "the one place where ids are made")]
     pub fn new_id(&self) -> Uuid {
         let millis = u64::try_from(self.utc_now().timestamp_millis()).unwrap_or(0);
         let nanos = u32::try_from(millis % 1_000).unwrap_or(0) * 1_000_000;
@@ -89,13 +90,11 @@ impl Clock {
     }
 
     /// At random, from 0 to 1.
-    #[expect(clippy::disallowed_methods, reason = "the one place where chance comes from")]
     pub fn chance(&self) -> f64 {
         rand::random()
     }
 
     /// Bytes that nobody can guess.
-    #[expect(clippy::disallowed_methods, reason = "the one place where chance comes from")]
     pub fn secret(&self) -> [u8; 32] {
         rand::random()
     }

@@ -1,6 +1,11 @@
 //! The one place of this room that lets time pass. Another process's file, socket or end cannot be
 //! waited for as an event on every unix, so it is asked for again, at short intervals.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "runs in threads of its own before there is a runtime or a clock to hand in"
+)]
+
 use std::thread;
 use std::time::{Duration, Instant};
 

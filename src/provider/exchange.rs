@@ -146,6 +146,7 @@ impl<'a> Call<'a> {
         reading: &mut impl Reading,
         answer: &mut AnswerText<'_>,
     ) -> Result<(), Cause> {
+        #[expect(clippy::disallowed_methods, reason = "the one call that goes out to providers")]
         let response = self.before_deadline(client.execute(request)).await?;
         let response = response.map_err(|error| Cause::Transport(fault(&error)))?;
         self.status = Some(response.status().as_u16());

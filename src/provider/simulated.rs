@@ -132,6 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "the test awaits its only task")]
     async fn it_keeps_its_pace_and_its_limit() {
         let manual = ManualClock::new(chrono::DateTime::UNIX_EPOCH);
         let delay = Duration::from_millis(300);

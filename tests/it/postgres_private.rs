@@ -2,6 +2,8 @@
 //!
 //! The tests run the real binaries of the machine, as root or as an ordinary user.
 
+#![expect(unsafe_code, reason = "processes of the system are looked at and signalled through libc")]
+
 mod left_behind;
 mod support;
 
