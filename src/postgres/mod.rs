@@ -18,7 +18,10 @@
 //! Layout of the folder: `lock` and `log` belong to whoever started the server, `data` (the
 //! cluster) and `run` (the socket) to the user that the server runs as.
 
-#![expect(unsafe_code, reason = "users, signals and the death of the parent are the system's own calls")]
+#![expect(
+    unsafe_code,
+    reason = "users, signals and the death of the parent are the system's own calls"
+)]
 
 mod account;
 mod binaries;

@@ -101,7 +101,12 @@ impl Client {
 
     /// Sends the same request until it is answered with something that a machine need not repeat,
     /// as long as the answers ask for. Returns the last one.
-    pub async fn chat_until_answered(&self, key: Uuid, conversation: &str, message: &str) -> Answer {
+    pub async fn chat_until_answered(
+        &self,
+        key: Uuid,
+        conversation: &str,
+        message: &str,
+    ) -> Answer {
         let deadline = tokio::time::Instant::now() + super::PATIENCE;
         loop {
             let answer = self.chat(key, conversation, message).await;

@@ -26,10 +26,11 @@ async fn cluster() -> &'static Cluster {
     CLUSTER
         .get_or_init(|| async {
             let name = format!("postgres-{}", env!("CARGO_CRATE_NAME"));
-            let settings = ClusterSettings::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name))
-                .parameter("fsync", "off")
-                .parameter("full_page_writes", "off")
-                .parameter("max_connections", "400");
+            let settings =
+                ClusterSettings::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name))
+                    .parameter("fsync", "off")
+                    .parameter("full_page_writes", "off")
+                    .parameter("max_connections", "400");
             let cluster = tokio::task::spawn_blocking(move || start_or_attach(&settings))
                 .await
                 .unwrap()
@@ -77,12 +78,11 @@ impl TestDatabase {
 
     /// A server process of this database's own, for tests that kill it.
     pub async fn with_own_server(folder: &str) -> (Self, Cluster) {
-        let settings = ClusterSettings::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder))
-            .parameter("fsync", "off");
-        let cluster = tokio::task::spawn_blocking(move || start_or_attach(&settings))
-            .await
-            .unwrap()
-            .unwrap();
+        let settings =
+            ClusterSettings::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder))
+                .parameter("fsync", "off");
+        let cluster =
+            tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap();
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut admin = PgConnection::connect(&cluster.connection_url()).await.unwrap();
         execute(&mut admin, &format!("drop database if exists {name} with (force)")).await;
@@ -103,7 +103,11 @@ impl TestDatabase {
     /// The address of this database through a proxy on loopback.
     pub fn url_through(&self, port: u16) -> String {
         let options: PgConnectOptions = self.url.parse().unwrap();
-        format!("postgres://{}@127.0.0.1:{port}/{}?sslmode=disable", options.get_username(), self.name)
+        format!(
+            "postgres://{}@127.0.0.1:{port}/{}?sslmode=disable",
+            options.get_username(),
+            self.name
+        )
     }
 
     /// One number of a statement.
@@ -130,7 +134,8 @@ impl TestDatabase {
     /// Waits until no record is in progress.
     pub async fn until_settled(&self) {
         super::eventually("no record is in progress", || async {
-            self.count("select count(*) from request_records where state = 'in_progress'").await == 0
+            self.count("select count(*) from request_records where state = 'in_progress'").await
+                == 0
         })
         .await;
     }

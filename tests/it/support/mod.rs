@@ -1,7 +1,10 @@
 //! What several promises are tested with.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
-#![allow(clippy::disallowed_methods, reason = "tests stand outside the product: they keep real time, spawn and call")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests stand outside the product: they keep real time, spawn and call"
+)]
 
 pub mod client;
 pub mod database;
@@ -13,9 +16,8 @@ pub mod proxy;
 use std::future::Future;
 use std::time::Duration;
 
-pub use client::{Answer, Client};
+pub use client::Client;
 pub use database::TestDatabase;
-pub use node::{NodeOptions, TestNode};
 
 /// How long a wait for something that must happen may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);

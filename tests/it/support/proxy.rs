@@ -50,7 +50,8 @@ impl Proxy {
         let task = tokio::spawn(async move {
             loop {
                 let Ok((client, _)) = listener.accept().await else { return };
-                let (target, mode, cuts) = (target.clone(), its_mode.subscribe(), its_cuts.subscribe());
+                let (target, mode, cuts) =
+                    (target.clone(), its_mode.subscribe(), its_cuts.subscribe());
                 tokio::spawn(async move { connect(client, target, mode, cuts).await });
             }
         });
