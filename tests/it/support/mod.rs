@@ -9,6 +9,7 @@
 pub mod client;
 pub mod database;
 pub mod node;
+pub mod pair;
 pub mod process;
 pub mod provider;
 pub mod proxy;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 pub use client::Client;
 pub use database::TestDatabase;
+pub use pair::Pair;
 
 /// How long a wait for something that must happen may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
