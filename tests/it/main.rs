@@ -9,7 +9,9 @@
 )]
 
 mod crashes;
+mod disconnects;
 mod frozen;
+mod node_lock;
 mod one_outcome;
 mod postgres_private;
 mod provider_connection;

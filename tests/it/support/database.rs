@@ -152,7 +152,7 @@ impl TestDatabase {
     /// Makes every run silent for longer than `stale_after`.
     pub async fn age_heartbeats(&self) {
         self.execute(
-            "update request_records set heartbeat_at = clock_timestamp() - interval '1 hour'
+            "update request_records set heartbeat_at = clock_timestamp() - interval '1 day'
             where state = 'in_progress'",
         )
         .await;

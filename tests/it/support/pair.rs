@@ -31,7 +31,15 @@ impl Pair {
     /// Both with `both`, node A with `only_a` as well, on a database that is old enough for silence
     /// and free locks to count.
     pub async fn start(both: &[(&str, &str)], only_a: &[(&str, &str)]) -> Self {
-        let database = TestDatabase::new().await;
+        Self::on(TestDatabase::new().await, both, only_a).await
+    }
+
+    /// The same on this database.
+    pub async fn on(
+        database: TestDatabase,
+        both: &[(&str, &str)],
+        only_a: &[(&str, &str)],
+    ) -> Self {
         database.age_epoch().await;
         let provider = ScriptedProvider::start().await;
         let variables_of_a = [both, only_a].concat();
