@@ -10,6 +10,7 @@
 
 mod crashes;
 mod disconnects;
+mod draining;
 mod frozen;
 mod node_lock;
 mod one_outcome;
