@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use sqlx::{Connection, PgConnection};
 
-use super::claim::{Claim, Holder, Lease, lock_conversation};
+use super::claim::Claim;
 use super::error::StoreError;
+use super::lease::{Holder, Lease, free_conversation, lock_conversation};
 use super::{Store, record};
-use crate::domain::ids::{ConversationId, Fence, RequestId, TenantId};
+use crate::domain::ids::{Fence, RequestId, TenantId};
 use crate::domain::liveness::{Liveness, LivenessRules};
-use crate::domain::record::{Guard, Record, RecordKey, State, StoredAnswer};
+use crate::domain::record::{Guard, Record, State, StoredAnswer};
 
 #[derive(Debug)]
 pub enum ReclaimOutcome {
@@ -242,24 +243,4 @@ async fn lock_abandoned(
         };
         (unowned && record.guard == found.guard).then_some(record.liveness.now)
     }))
-}
-
-/// Clears the lease where it is still this operation's.
-async fn free_conversation(
-    connection: &mut PgConnection,
-    at: &RecordKey,
-    conversation: Option<&ConversationId>,
-) -> Result<(), StoreError> {
-    let Some(conversation) = conversation else { return Ok(()) };
-    sqlx::query!(
-        "/* lease.free */
-        update conversations set active_key = null
-        where tenant_id = $1 and conversation_id = $2 and active_key = $3",
-        at.tenant.as_str(),
-        conversation.as_str(),
-        at.key,
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
 }
