@@ -22,8 +22,7 @@ pub struct Sweep {
 impl Sweep {
     /// Looks until the process is over, a dozen times within `stale_after`.
     pub fn start(self) {
-        let every =
-            (self.store.liveness_rules().stale_after / 12).max(Duration::from_millis(100));
+        let every = (self.store.liveness_rules().stale_after / 12).max(Duration::from_millis(100));
         self.lifecycle.clone().spawn(async move {
             loop {
                 tokio::select! {

@@ -1,6 +1,7 @@
 //! `oncekey serve`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -14,9 +15,12 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::domain::api_key::ApiRole;
 use crate::faults::Faults;
+use crate::lifecycle::Lifecycle;
 use crate::store::Store;
 use crate::telemetry;
 
+/// Between two sums of what histograms were told.
+const SUM_UP_EVERY: Duration = Duration::from_secs(5);
 /// The tenant of a first start.
 const FIRST_TENANT: &str = "dev";
 
@@ -31,7 +35,10 @@ pub struct Serve {
 
 /// Serves until SIGTERM or SIGINT. 0: drained wholly; 1: runs had to be cut.
 pub async fn run(config: Config) -> Result<ExitCode, Failure> {
-    let variables = || std::env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));
+    let variables = || {
+        std::env::vars_os()
+            .filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)))
+    };
     telemetry::log(variables()).map_err(|error| Failure::Usage(error.to_string()))?;
     let metrics = telemetry::metrics().map_err(Failure::no)?;
     let faults = Faults::from_variables(variables()).map_err(Failure::Usage)?;
@@ -53,17 +60,33 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
         faults,
         clock_offset,
         alone: database.started_here(),
-        render_metrics: std::sync::Arc::new(move || metrics.render()),
+        render_metrics: {
+            let metrics = metrics.clone();
+            Arc::new(move || metrics.render())
+        },
     };
     let outcome = async {
         let app = App::start(setup).await.map_err(Failure::no)?;
         announce(&app, &clock).await?;
+        sum_up_metrics(metrics, app.lifecycle().clone(), clock);
         stop.next().await;
         Ok(app.shut_down(stop.next()).await)
     }
     .await;
     database.close().await?;
     Ok(if outcome? { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// What histograms were told is summed up also where nobody asks for the metrics.
+fn sum_up_metrics(metrics: telemetry::Metrics, lifecycle: Lifecycle, clock: Clock) {
+    lifecycle.clone().spawn(async move {
+        loop {
+            tokio::select! {
+                () = lifecycle.over() => return,
+                () = clock.sleep(SUM_UP_EVERY) => metrics.sum_up(),
+            }
+        }
+    });
 }
 
 /// Says where it listens and, on a first start, how to try it.
@@ -73,9 +96,13 @@ async fn announce(app: &App, clock: &Clock) -> Result<(), Failure> {
     match first_key(app.store(), clock).await? {
         Some(key) => {
             println!();
-            println!("First start: tenant \"{FIRST_TENANT}\" was made with this API key, shown only now:");
+            println!(
+                "First start: tenant \"{FIRST_TENANT}\" was made with this API key, shown only now:"
+            );
             println!("  {key}");
-            println!("Try it; sent twice with the same Idempotency-Key, it is answered twice and runs once:");
+            println!(
+                "Try it; sent twice with the same Idempotency-Key, it is answered twice and runs once:"
+            );
             println!(
                 "  curl -i http://{address}/v1/chat -H 'Authorization: Bearer {key}' \
                  -H 'Content-Type: application/json' -H 'Idempotency-Key: {}' \
@@ -95,9 +122,7 @@ async fn first_key(store: &Store, clock: &Clock) -> Result<Option<String>, Failu
 }
 
 /// `ONCEKEY_FAULT_CLOCK_OFFSET`, which only a process with faults may have.
-fn clock_offset(
-    variables: impl Iterator<Item = (String, String)>,
-) -> Result<Duration, Failure> {
+fn clock_offset(variables: impl Iterator<Item = (String, String)>) -> Result<Duration, Failure> {
     let variables: std::collections::BTreeMap<_, _> = variables.collect();
     let Some(text) = variables.get("ONCEKEY_FAULT_CLOCK_OFFSET") else { return Ok(Duration::ZERO) };
     if variables.get("ONCEKEY_FAULTS").map(String::as_str) != Some("on") {

@@ -57,8 +57,7 @@ impl FromRequestParts<Http> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, ProblemResponse> {
         let request_id = request_id(parts);
-        let unauthorized =
-            |detail: &str| Problem::new(ErrorCode::Unauthorized, request_id, detail);
+        let unauthorized = |detail: &str| Problem::new(ErrorCode::Unauthorized, request_id, detail);
         let mut headers = parts.headers.get_all(AUTHORIZATION).iter();
         let (Some(header), None) = (headers.next(), headers.next()) else {
             return Err(unauthorized("Send one header Authorization: Bearer ok_….").into());

@@ -55,7 +55,10 @@ fn expect_json(headers: &HeaderMap, request_id: RequestId) -> Result<(), Problem
 async fn read(http: &Http, request: Request, id: RequestId) -> Result<Bytes, ProblemResponse> {
     let problem = |code, detail: String| ProblemResponse(Problem::new(code, id, detail));
     let too_large = || {
-        problem(ErrorCode::TooLarge, format!("The body is over the limit of {} bytes.", http.max_body))
+        problem(
+            ErrorCode::TooLarge,
+            format!("The body is over the limit of {} bytes.", http.max_body),
+        )
     };
     let announced = request
         .headers()

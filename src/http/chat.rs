@@ -48,7 +48,6 @@ fn header_key(headers: &HeaderMap, id: RequestId) -> Result<Option<IdempotencyKe
     } else {
         IdempotencyKey::parse(value.as_bytes())
     };
-    key.map(Some).map_err(|error| {
-        Problem::new(ErrorCode::IdempotencyKeyInvalid, id, error.to_string())
-    })
+    key.map(Some)
+        .map_err(|error| Problem::new(ErrorCode::IdempotencyKeyInvalid, id, error.to_string()))
 }

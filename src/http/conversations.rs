@@ -50,8 +50,7 @@ pub async fn get_turns(
     let caller = caller.may_read()?;
     let id = caller.request_id;
     let invalid = |detail: String| Problem::new(ErrorCode::InvalidRequest, id, detail);
-    let missing =
-        || Problem::new(ErrorCode::NotFound, id, "There is no such conversation.");
+    let missing = || Problem::new(ErrorCode::NotFound, id, "There is no such conversation.");
     let Path(conversation) =
         path.map_err(|_| invalid("The conversation's id in the path is not UTF-8.".into()))?;
     let Query(paging) = query.map_err(|error| invalid(error.body_text()))?;

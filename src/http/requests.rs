@@ -56,7 +56,9 @@ pub async fn get_request(
         .record(caller.bearer.tenant, key.id, caller.subject.as_ref())
         .await
         .map_err(|error| database_problem(id, &error))?
-        .ok_or_else(|| Problem::new(ErrorCode::NotFound, id, "There is no request with this key."))?;
+        .ok_or_else(|| {
+            Problem::new(ErrorCode::NotFound, id, "There is no request with this key.")
+        })?;
     ok(id, &body_of(&record))
 }
 

@@ -9,7 +9,7 @@ use crate::clock::{Clock, Moment};
 use crate::domain::failure::{CallFailure, FailureKind, diagnose};
 use crate::domain::prompt::{Answer, CallRequest};
 use crate::domain::retry::{
-    EndReason, FailedCall, NextStep, RetryRules, Situation, next_step, parse_retry_after,
+    EndReason, FailedCall, NextStep, RetryRules, Situation, asked_wait, next_step,
 };
 use crate::faults::{Faults, Point};
 
@@ -45,7 +45,7 @@ impl Attempts<'_> {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            let retry_after = parse_retry_after(&failure.facts.retry_after, self.clock.utc_now());
+            let retry_after = asked_wait(&failure.facts, self.clock.utc_now());
             let diagnosis = diagnose(&failure.facts);
             history.push(FailedCall::new(&diagnosis, route, retry_after));
             let situation = Situation {

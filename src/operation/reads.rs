@@ -12,7 +12,9 @@ use crate::store::{DAYS_AHEAD, StoreError, TurnPage};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
     /// With what an operator should look at before it is too late.
-    Ready { warnings: Vec<String> },
+    Ready {
+        warnings: Vec<String>,
+    },
     Draining,
     NoDatabase,
     NoPartition,

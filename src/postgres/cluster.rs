@@ -101,6 +101,7 @@ fn start(
     let binaries = Binaries::find(settings.binaries.as_deref(), major, place)?;
     leftovers::clear(place)?;
     let log = Log::open(place)?;
+    initdb::remove_unfinished(&place.home);
     if major.is_none() {
         initdb::run(place, &binaries, settings, &log)?;
     }

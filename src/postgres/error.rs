@@ -19,7 +19,10 @@ pub enum PostgresError {
     },
 
     /// Only versions that the product does not run on.
-    #[error("the PostgreSQL in {} is version {major}, 15 or newer is needed: {INSTALL}", dir.display())]
+    #[error(
+        "the PostgreSQL in {} is version {major}, 15 or newer is needed: {INSTALL}",
+        dir.display()
+    )]
     TooOld { dir: PathBuf, major: u32 },
 
     /// Binaries that the unprivileged user is not allowed to execute.
@@ -28,8 +31,8 @@ pub enum PostgresError {
 
     /// The data is there, the version that wrote it is not.
     #[error(
-        "the data in {} needs PostgreSQL {major}, which is not installed: install it (Debian, Ubuntu: \
-         apt install postgresql-{major}), or move that folder away to begin with an empty database",
+        "the data in {} needs PostgreSQL {major}, which is not installed: install it (Debian, \
+         Ubuntu: apt install postgresql-{major}), or move that folder away to begin with an empty database",
         data.display()
     )]
     MajorMissing { data: PathBuf, major: u32 },
@@ -73,7 +76,10 @@ pub enum PostgresError {
     NotACluster { path: PathBuf },
 
     /// `initdb` failed.
-    #[error("PostgreSQL could not make a cluster in {} (see {}): {tail}", path.display(), log.display())]
+    #[error(
+        "PostgreSQL could not make a cluster in {} (see {}): {tail}",
+        path.display(), log.display()
+    )]
     InitFailed { path: PathBuf, log: PathBuf, tail: String },
 
     /// The server ended while it was starting.
@@ -91,16 +97,24 @@ pub enum PostgresError {
     #[error(
         "another oncekey{} uses {} but its database did not answer for {} s: \
          end that process, or choose another folder with ONCEKEY_DATA_DIR",
-        owner.map(|pid| format!(" (process {pid})")).unwrap_or_default(), home.display(), waited.as_secs()
+        owner.map(|pid| format!(" (process {pid})")).unwrap_or_default(),
+        home.display(), waited.as_secs()
     )]
     AttachTimeout { home: PathBuf, owner: Option<u32>, waited: Duration },
 
     /// A server that nobody owns any more, and that does not end.
-    #[error("the PostgreSQL server that was left running in {} (process {pid}) does not end: end it by hand, and start again", data.display())]
+    #[error(
+        "the PostgreSQL server that was left running in {} (process {pid}) does not end: \
+         end it by hand, and start again",
+        data.display()
+    )]
     LeftoverStays { data: PathBuf, pid: i32 },
 
     /// Remains of a server without its head.
-    #[error("processes of an earlier PostgreSQL server still use {}: end them by hand, and start again", data.display())]
+    #[error(
+        "processes of an earlier PostgreSQL server still use {}: end them by hand, and start again",
+        data.display()
+    )]
     MemoryInUse { data: PathBuf },
 
     /// The server answered, but not as it should.
@@ -108,7 +122,10 @@ pub enum PostgresError {
     Session { home: PathBuf, reason: String },
 
     /// The server did not end when told to.
-    #[error("the private PostgreSQL (process {pid}) did not end within {} s: end it by hand", waited.as_secs())]
+    #[error(
+        "the private PostgreSQL (process {pid}) did not end within {} s: end it by hand",
+        waited.as_secs()
+    )]
     StopTimeout { pid: i32, waited: Duration },
 }
 

@@ -121,7 +121,8 @@ mod tests {
 
     #[test]
     fn a_path_keeps_its_name_over_versions() {
-        // The published value for "foobar". Another one would lose every cluster under the state root.
+        // The published value for "foobar". With another one every cluster under the state root
+        // would be lost.
         assert_eq!(stable_name(Path::new("foobar")), "85944171f73967e8");
     }
 

@@ -26,7 +26,6 @@ pub(super) fn run(
     settings: &ClusterSettings,
     log: &Log,
 ) -> Result<(), PostgresError> {
-    remove_unfinished(&place.home);
     let unfinished = place.home.join(format!("{UNFINISHED}{}", std::process::id()));
     let account = &place.account;
     own_folder(&unfinished, account.uid, account.gid, 0o700)
@@ -59,11 +58,12 @@ pub(super) fn run(
         .map_err(PostgresError::folder("write", &place.home))
 }
 
-/// Removes what attempts that were cut have left.
-fn remove_unfinished(home: &Path) {
+/// Removes what attempts that were cut have left. At every start: the `initdb` of such an attempt
+/// may have gone on writing for a moment, and kept the next start from removing it.
+pub(super) fn remove_unfinished(home: &Path) {
     for entry in fs::read_dir(home).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-            // It costs room at most; a process of the cut attempt may still be writing into it.
+            // What cannot be removed costs room, and no more.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -18,7 +18,10 @@
 //! Layout of the folder: `lock` and `log` belong to whoever started the server, `data` (the
 //! cluster) and `run` (the socket) to the user that the server runs as.
 
-#![expect(unsafe_code, reason = "users, signals and the death of the parent are the system's own calls")]
+#![expect(
+    unsafe_code,
+    reason = "users, signals and the death of the parent are the system's own calls"
+)]
 
 mod account;
 mod binaries;
@@ -76,7 +79,8 @@ impl ClusterSettings {
         self
     }
 
-    /// Whether durability was given up (test clusters), so that making the cluster may be quick too.
+    /// Whether the data are to outlive a power cut. Where not (test clusters), making the cluster
+    /// may be quick too.
     fn durable(&self) -> bool {
         let last = self.parameters.iter().rev().find(|(name, _)| name == "fsync");
         !last.is_some_and(|(_, value)| ["off", "false", "no", "0"].contains(&value.as_str()))

@@ -1,7 +1,7 @@
 //! Where the cluster lies and whom it belongs to, decided once per start.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, ErrorKind::NotFound};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -35,10 +35,14 @@ impl Place {
                 return Self::prepare(home)?.ok_or_else(|| unusable(home, "the server's user"));
             }
         }
-        match Self::prepare(&wanted)? {
-            Some(place) => Ok(place),
-            None => Self::prepare(&instead)?.ok_or_else(|| unusable(&instead, "the server's user")),
+        match Self::prepare(&wanted) {
+            // Not found any more: another start has just tried it, to no avail, and taken it back.
+            Err(PostgresError::Folder { source, .. }) if source.kind() == NotFound => {}
+            Ok(None) => {}
+            Ok(Some(place)) => return Ok(place),
+            Err(error) => return Err(error),
         }
+        Self::prepare(&instead)?.ok_or_else(|| unusable(&instead, "the server's user"))
     }
 
     /// Makes the folders that are missing. `None`: the account cannot use them, and they are gone
@@ -107,7 +111,7 @@ impl Place {
                 Ok(major) => Ok(Some(major)),
                 Err(_) => Err(PostgresError::NotACluster { path: data }),
             },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(error) if error.kind() == NotFound => {
                 let entries = fs::read_dir(&data).into_iter().flatten();
                 if entries.count() == 0 {
                     Ok(None)

@@ -125,7 +125,8 @@ fn await_end(pid: u32) {
         let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::uninit();
         let options = libc::WEXITED | libc::WNOWAIT;
         // SAFETY: `info` is valid for writes for the call; it is not read.
-        let waited = unsafe { libc::waitid(libc::P_PID, pid, info.as_mut_ptr(), options) };
+        let waited =
+            unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, info.as_mut_ptr(), options) };
         if waited == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
             return;
         }

@@ -8,16 +8,17 @@ use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, PgConnection, PgPool, Postgres};
-use tracing::log::LevelFilter;
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres};
 use tokio_util::task::TaskTracker;
+use tracing::log::LevelFilter;
 
 use super::error::StoreError;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 
 /// A statement that has not answered by then never will: its connection is closed.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
@@ -42,23 +43,53 @@ pub(super) fn options(url: &str) -> Result<PgConnectOptions, StoreError> {
 /// A boxed future on a connection.
 pub(super) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'c>>;
 
+/// A connection that has been idle for longer is asked whether it still stands.
+const TRUSTED_IDLE: Duration = Duration::from_secs(30);
+
 /// The pool with its rules.
 #[derive(Clone)]
 pub struct Database {
     pool: PgPool,
     clock: Clock,
     tasks: TaskTracker,
+    broken: Broken,
+}
+
+/// When a connection last broke: until it was used since, every other one is in doubt too.
+#[derive(Clone)]
+struct Broken {
+    last: Arc<Mutex<Option<Moment>>>,
+    clock: Clock,
+}
+
+impl Broken {
+    fn note(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.now());
+    }
+
+    /// Asking costs a round trip, so a connection in use is believed.
+    fn doubts(&self, idle: Duration) -> bool {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        idle > TRUSTED_IDLE || last.is_some_and(|last| self.clock.now().since(last) <= idle)
+    }
 }
 
 impl Database {
     /// Prepares a pool of at most `size` connections; none is opened yet.
     pub fn new(options: PgConnectOptions, size: u32, clock: Clock) -> Self {
+        let broken = Broken { last: Arc::default(), clock: clock.clone() };
+        let doubts = broken.clone();
         let pool = PgPoolOptions::new()
             .max_connections(size)
             .acquire_timeout(ACQUIRE_LIMIT)
+            .test_before_acquire(false)
+            .before_acquire(move |connection, known| {
+                let doubted = doubts.doubts(known.idle_for);
+                Box::pin(async move { Ok(!doubted || connection.ping().await.is_ok()) })
+            })
             .after_connect(|connection, _| Box::pin(prepare_session(connection)))
             .connect_lazy_with(options);
-        Self { pool, clock, tasks: TaskTracker::new() }
+        Self { pool, clock, tasks: TaskTracker::new(), broken }
     }
 
     /// Runs `work` on a connection of the pool, in a task that outlives its caller. Repeats the
@@ -91,10 +122,13 @@ impl Database {
         let mut connection = Borrowed(Some(self.pool.acquire().await.map_err(StoreError::from)?));
         let outcome = tokio::select! {
             outcome = work(&mut connection) => outcome,
-            () = self.clock.sleep(STATEMENT_LIMIT) => return Err(StoreError::unavailable("a statement did not answer in time")),
+            () = self.clock.sleep(STATEMENT_LIMIT) => {
+                self.broken.note();
+                return Err(StoreError::unavailable("a statement did not answer in time"));
+            }
         };
         match &outcome {
-            Err(error) if error.is_unavailable() => {}
+            Err(error) if error.is_unavailable() => self.broken.note(),
             _ => connection.give_back(),
         }
         outcome

@@ -4,9 +4,11 @@
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::unwrap_used,
-    reason = "a test ends where it cannot go on, owns its tasks and plays the client"
+    unsafe_code,
+    reason = "a test ends where it cannot go on, owns its tasks and plays the client and the system"
 )]
 
+mod one_outcome;
 mod postgres_private;
 mod provider_connection;
 mod provider_deadlines;

@@ -1,11 +1,13 @@
 //! What holds between us and a provider below the form of the answer: limits, connections,
 //! addresses and credentials.
 
+use std::time::Duration;
+
 use oncekey::clock::Clock;
 use oncekey::domain::failure::{Cause, FailureKind, TransportFault, classify};
 use oncekey::domain::secret::Secret;
 use oncekey::domain::usage::Usage;
-use oncekey::provider::{self, ProviderSettings, Route};
+use oncekey::provider::{self, ProviderKind, ProviderSettings, Route};
 
 use crate::support::provider::calls::{
     KEY, answer, call, connect, failure, failure_on, request, settings,
@@ -193,4 +195,19 @@ async fn a_dropped_call_ends_the_request() {
     call.abort();
     server.until_client_gone(1).await;
     assert!(server.ledger().is_empty(), "not answered to its end");
+}
+
+#[tokio::test]
+async fn with_no_account_there_is_a_provider_that_needs_none() {
+    let server = ScriptedProvider::start().await;
+    let mut settings = settings(&server, Wire::Anthropic);
+    settings.kind =
+        ProviderKind::Simulated { first_byte_delay: Duration::ZERO, tokens_per_second: 0 };
+    settings.routes.clear();
+    let simulated = provider::build(settings, Clock::system()).unwrap();
+    assert_eq!((simulated.name(), simulated.routes().len()), ("main", 1));
+    let (first, second) = (call(&*simulated).await.0.unwrap(), call(&*simulated).await.0.unwrap());
+    assert!(first.text.contains("How are you?"), "{first:?}");
+    assert_eq!(first, second, "it follows from the prompt alone");
+    assert_eq!(server.count(), 0);
 }

@@ -10,7 +10,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::support::provider::calls::{request, settings};
-use crate::support::provider::{Action, Gate, Reply, ScriptedProvider, Wire, fixture, patiently};
+use crate::support::provider::{
+    Action, Chunking, Gate, Reply, ScriptedProvider, Wire, fixture, patiently,
+};
 
 const FIRST_BYTE: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(30);
@@ -205,4 +207,24 @@ async fn an_answer_with_its_end_mark_is_taken_though_the_stream_stays_open() {
     bench.pass(IDLE).await;
     let answer = patiently("the answer", call.ended).await.unwrap().unwrap();
     assert_eq!(answer.text, "one two");
+}
+
+#[tokio::test]
+async fn a_flood_does_not_hide_a_deadline() {
+    let bench = Bench::new().await;
+    // All of it comes at once, so that there is always something to read; the time passes while
+    // it is read.
+    bench.server.reply(Reply::text("one two three four").chunking(Chunking::Sizes(Vec::new())));
+    let mut settings = settings(&bench.server, Wire::Anthropic);
+    settings.call_timeout = Duration::from_secs(25);
+    let provider = provider::build(settings, bench.time.clock()).unwrap();
+    let mut deltas = 0;
+    let mut on_delta = |_: &str| {
+        deltas += 1;
+        bench.time.advance(Duration::from_secs(10));
+    };
+    let failure = provider.call(&request(), 0, &mut on_delta).await.unwrap_err();
+    let limit = Duration::from_secs(25);
+    assert_eq!(failure.facts.cause, Cause::Deadline { kind: DeadlineKind::Absolute, limit });
+    assert_eq!(deltas, 3);
 }

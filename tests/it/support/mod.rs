@@ -1,3 +1,37 @@
 //! What several promises are tested with.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests stand outside the product: they keep real time, spawn and call"
+)]
+
+pub mod client;
+pub mod database;
+pub mod node;
+pub mod process;
 pub mod provider;
+pub mod proxy;
+
+use std::future::Future;
+use std::time::Duration;
+
+pub use client::Client;
+pub use database::TestDatabase;
+
+/// How long a wait for something that must happen may take before the test fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until a look at something outside the process (a table, a port) finds what must come.
+pub async fn eventually<F, R>(what: &str, look: F)
+where
+    F: Fn() -> R,
+    R: Future<Output = bool>,
+{
+    let wait = async {
+        while !look().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "waited in vain until {what}");
+}

@@ -1,0 +1,110 @@
+//! The real binary as a process of its own, for tests that kill, stop and signal it.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+use super::provider::patiently;
+
+/// A running `oncekey serve`; killed when dropped.
+pub struct ProcessNode {
+    child: Child,
+    pub address: SocketAddr,
+    stdout: Arc<watch::Sender<Vec<String>>>,
+    stderr: Arc<watch::Sender<Vec<String>>>,
+}
+
+impl ProcessNode {
+    /// Starts the binary with nothing of this process's environment but its search path.
+    pub async fn start(variables: Vec<(String, String)>) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_oncekey"))
+            .arg("serve")
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("ONCEKEY_LOG", "json")
+            .envs(variables)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let stdout = collect(child.stdout.take().unwrap());
+        let stderr = collect(child.stderr.take().unwrap());
+        let mut lines = stdout.subscribe();
+        let seen = lines.wait_for(|lines| lines.iter().any(|line| line.contains("listens on")));
+        let announced = match tokio::time::timeout(super::PATIENCE, seen).await {
+            Ok(Ok(lines)) => lines.clone(),
+            _ => panic!("oncekey did not start: {:?}", stderr.borrow()),
+        };
+        let line = announced.iter().find(|line| line.contains("listens on")).unwrap();
+        let address = line.rsplit('/').next().unwrap().parse().unwrap();
+        Self { child, address, stdout, stderr }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id().unwrap().try_into().unwrap()
+    }
+
+    /// Sends a signal by its name (`KILL`, `STOP`, `CONT`, `TERM`).
+    pub async fn signal(&self, name: &str) {
+        let status = Command::new("kill")
+            .args([format!("-{name}"), self.pid().to_string()])
+            .status()
+            .await
+            .unwrap();
+        assert!(status.success());
+    }
+
+    /// Kills it and waits until it is gone.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Waits for its end; the exit code, where there is one.
+    pub async fn ended(&mut self) -> Option<i32> {
+        patiently("the process to end", self.child.wait()).await.unwrap().code()
+    }
+
+    /// All log lines so far.
+    pub fn log(&self) -> Vec<Value> {
+        self.stderr.borrow().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// What was printed so far.
+    pub fn printed(&self) -> Vec<String> {
+        self.stdout.borrow().clone()
+    }
+
+    /// Waits for a log line with this `event` that satisfies `also`.
+    pub async fn until_event(&self, event: &str, also: impl Fn(&Value) -> bool) -> Value {
+        let find = |lines: &Vec<String>| {
+            lines
+                .iter()
+                .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+                .find(|line| line["event"] == event && also(line))
+        };
+        let mut lines = self.stderr.subscribe();
+        let seen = lines.wait_for(|lines| find(lines).is_some());
+        let what = format!("the log event {event}");
+        let lines = patiently(&what, seen).await.unwrap();
+        find(&lines).unwrap()
+    }
+}
+
+fn collect(pipe: impl AsyncRead + Send + Unpin + 'static) -> Arc<watch::Sender<Vec<String>>> {
+    let lines = Arc::new(watch::Sender::new(Vec::new()));
+    let sender = lines.clone();
+    tokio::spawn(async move {
+        let mut reader = BufReader::new(pipe).lines();
+        while let Ok(Some(line)) = reader.next_line().await {
+            sender.send_modify(|lines: &mut Vec<String>| lines.push(line));
+        }
+    });
+    lines
+}
