@@ -7,11 +7,13 @@ mod body;
 mod chat;
 mod conversations;
 mod health;
+mod prefer;
 mod request_id;
 mod requests;
 mod server;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::routing::{get, post};
@@ -33,6 +35,8 @@ pub struct Http {
     pub render_metrics: RenderMetrics,
     /// The largest body after decompression, in bytes.
     pub max_body: usize,
+    /// The longest wait that a client gets.
+    pub max_wait: Duration,
 }
 
 /// All routes. Whatever they do not know is answered in the shape of every other problem.

@@ -16,6 +16,7 @@ use crate::domain::record::{RecordKey, State};
 /// Another operation that runs in the conversation.
 #[derive(Debug, Clone, Copy)]
 pub struct Holder {
+    pub key: Uuid,
     pub claimed_at: DateTime<Utc>,
     pub now: DateTime<Utc>,
 }
@@ -92,7 +93,11 @@ pub(super) async fn live_holder(
     Ok(held.and_then(|record| {
         let alive =
             record.state == State::InProgress && rules.judge(&record.liveness) == Liveness::Alive;
-        alive.then_some(Holder { claimed_at: record.claimed_at, now: record.liveness.now })
+        alive.then_some(Holder {
+            key: active,
+            claimed_at: record.claimed_at,
+            now: record.liveness.now,
+        })
     }))
 }
 

@@ -16,6 +16,7 @@ mod partitions;
 mod reclaim;
 mod record;
 mod schema;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -14,3 +14,4 @@ mod provider_connection;
 mod provider_deadlines;
 mod provider_wire;
 mod support;
+mod waiting;

@@ -16,7 +16,7 @@ pub mod proxy;
 use std::future::Future;
 use std::time::Duration;
 
-pub use client::Client;
+pub use client::{Answer, Client};
 pub use database::TestDatabase;
 
 /// How long a wait for something that must happen may take before the test fails.
