@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use tower_http::decompression::RequestDecompressionLayer;
 
 pub use server::{ServerSettings, serve};
@@ -44,6 +44,8 @@ pub fn router(http: Http) -> Router {
     Router::new()
         .route("/v1/chat", post(chat::post_chat))
         .route("/v1/requests/{key}", get(requests::get_request))
+        .route("/v1/requests/{key}/cancel", post(requests::cancel_request))
+        .route("/v1/conversations/{id}", delete(conversations::delete_conversation))
         .route("/v1/conversations/{id}/turns", get(conversations::get_turns))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))

@@ -26,7 +26,7 @@ pub use heartbeat::BeatingRuns;
 pub use models::{Model, Models, Slots};
 pub use node::Node;
 pub use outcome::{Outcome, Reply};
-pub use reads::Readiness;
+pub use reads::{Readiness, Removal};
 use waiting::Waiting;
 
 use crate::clock::Clock;

@@ -179,8 +179,13 @@ impl Store {
                     if row.subject.as_deref() != new.subject.as_ref().map(Subject::as_str) {
                         return Ok(Some(ClaimOutcome::ConversationHidden));
                     }
-                    let other =
-                        live_holder(connection, &rules, &new.tenant, row.active_key, new.key.id);
+                    let other = live_holder(
+                        connection,
+                        &rules,
+                        &new.tenant,
+                        row.active_key,
+                        Some(new.key.id),
+                    );
                     Ok(other.await?.map(ClaimOutcome::ConversationBusy))
                 })
             })

@@ -64,7 +64,7 @@ pub(super) async fn lock_conversation(
     if row.subject.as_deref() != subject.map(Subject::as_str) {
         return Ok(Lease::Hidden);
     }
-    if let Some(holder) = live_holder(connection, rules, tenant, row.active_key, key).await? {
+    if let Some(holder) = live_holder(connection, rules, tenant, row.active_key, Some(key)).await? {
         return Ok(Lease::Busy(holder));
     }
     sqlx::query!(
@@ -79,16 +79,16 @@ pub(super) async fn lock_conversation(
     Ok(Lease::Free { head_seq: row.head_seq })
 }
 
-/// The operation that holds a conversation, if it is another one and alive. Reads in a new
+/// The operation that holds a conversation, if it is alive and not `own`. Reads in a new
 /// statement, so that the holder's record is at least as new as its conversation's row.
 pub(super) async fn live_holder(
     connection: &mut PgConnection,
     rules: &LivenessRules,
     tenant: &TenantId,
     active: Option<Uuid>,
-    own: Uuid,
+    own: Option<Uuid>,
 ) -> Result<Option<Holder>, StoreError> {
-    let Some(active) = active.filter(|&active| active != own) else { return Ok(None) };
+    let Some(active) = active.filter(|&active| Some(active) != own) else { return Ok(None) };
     let held = record::read(connection, tenant, active, false).await?.and_then(|row| row.record);
     Ok(held.and_then(|record| {
         let alive =

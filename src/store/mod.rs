@@ -3,11 +3,13 @@
 
 mod api_keys;
 mod audit;
+mod cancel;
 mod claim;
 mod commit;
 mod connection;
 mod conversations;
 mod derived;
+mod erase;
 mod error;
 mod fail;
 mod lease;
@@ -32,6 +34,7 @@ pub use claim::{Claim, ClaimOutcome, NewClaim};
 pub use commit::{CallRow, ChatCommit, CommitOutcome, CommitTrace};
 pub use connection::Database;
 pub use conversations::{TurnPage, TurnRow};
+pub use erase::Deletion;
 pub use error::StoreError;
 pub use fail::Failure;
 pub use lease::Holder;
