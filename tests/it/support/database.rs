@@ -7,6 +7,7 @@ use oncekey::postgres::{Cluster, ClusterSettings, start_or_attach};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool};
 use tokio::sync::OnceCell;
+use uuid::Uuid;
 
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
 static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -129,6 +130,31 @@ impl TestDatabase {
             self.count("select count(*) from usage_receipts").await,
             self.count("select count(*) from outbox").await,
         )
+    }
+
+    /// As if the database had been up for a day: silence, free locks and unknown owners count.
+    pub async fn age_epoch(&self) {
+        self.execute(
+            "insert into server_epoch values (true, clock_timestamp() - interval '1 day')
+            on conflict (one) do update set first_seen = excluded.first_seen",
+        )
+        .await;
+    }
+
+    /// As if the run under this key had not beaten for ten minutes.
+    pub async fn silence(&self, key: Uuid) {
+        let aged = "update request_records
+            set heartbeat_at = clock_timestamp() - interval '10 minutes'
+            where state = 'in_progress' and idempotency_key = $1";
+        let aged = sqlx::query(aged).bind(key).execute(&self.pool).await.unwrap();
+        assert_eq!(aged.rows_affected(), 1, "{key} runs");
+    }
+
+    /// Fence, attempts, state and kind of failure of the one record under a key.
+    pub async fn standing(&self, key: Uuid) -> (i64, i32, String, Option<String>) {
+        let sql = "select fence, attempts, state, failure_kind from request_records
+            where idempotency_key = $1";
+        sqlx::query_as(sql).bind(key).fetch_one(&self.pool).await.unwrap()
     }
 
     /// Waits until no record is in progress.
