@@ -79,9 +79,27 @@ impl TestDatabase {
 
     /// A server process of this database's own, for tests that kill it.
     pub async fn with_own_server(folder: &str) -> (Self, Cluster) {
-        let settings =
-            ClusterSettings::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder))
-                .parameter("fsync", "off");
+        Self::with_server(folder, &[]).await
+    }
+
+    /// An empty database on a server that writes nothing of its own accord, so that its WAL tells
+    /// what a statement wrote.
+    pub async fn quiet(folder: &str) -> (Self, Cluster) {
+        let quiet = [
+            ("autovacuum", "off"),
+            ("wal_level", "minimal"),
+            ("max_wal_senders", "0"),
+            ("checkpoint_timeout", "1h"),
+        ];
+        Self::with_server(folder, &quiet).await
+    }
+
+    async fn with_server(folder: &str, parameters: &[(&str, &str)]) -> (Self, Cluster) {
+        let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
+        let mut settings = ClusterSettings::new(home).parameter("fsync", "off");
+        for (name, value) in parameters {
+            settings = settings.parameter(name, value);
+        }
         let cluster =
             tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap();
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
