@@ -11,6 +11,7 @@
 mod busy_conversations;
 mod claims;
 mod one_outcome;
+mod passing_failures;
 mod postgres_private;
 mod provider_connection;
 mod provider_deadlines;
