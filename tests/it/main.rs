@@ -10,6 +10,8 @@
 
 mod busy_conversations;
 mod claims;
+mod midnight;
+mod missing_partitions;
 mod one_outcome;
 mod passing_failures;
 mod postgres_private;
