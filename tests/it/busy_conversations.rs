@@ -8,12 +8,12 @@ use uuid::Uuid;
 use crate::claims::assert_says_when;
 use crate::support::client::Answer;
 use crate::support::direct::{
-    arrival, chat_commit, living_store, of_subject, reclaimed, record, store_at, won,
+    arrival, chat_commit, failure, living_store, of_subject, reclaimed, record, store_at, won,
 };
 use crate::support::node::{NodeOptions, TestNode, assert_clean};
 use crate::support::provider::{Action, Gate, Reply, ScriptedProvider, default_answer};
 use crate::support::{Client, TestDatabase};
-use oncekey::store::{ClaimOutcome, CommitOutcome, Failure, ReclaimOutcome};
+use oncekey::store::{ClaimOutcome, CommitOutcome, ReclaimOutcome};
 use std::time::Duration;
 
 /// A node whose provider holds the first answer of conversation `c1`, of an operation that runs.
@@ -84,16 +84,7 @@ async fn polls_of_a_busy_conversation_write_nothing() {
     let new = arrival(Uuid::new_v4(), "c1");
     let failed = won(&store, arrival(Uuid::new_v4(), "c2")).await;
     let silent = won(&store, arrival(Uuid::new_v4(), "c3")).await;
-    let failure = Failure {
-        at: failed.at.clone(),
-        guard: failed.guard,
-        operation_id: failed.operation_id,
-        kind: "transient",
-        answer: None,
-        quota_hit: false,
-        calls: Vec::new(),
-    };
-    assert_eq!(store.fail(failure).await.unwrap(), CommitOutcome::Committed);
+    assert_eq!(store.fail(failure(&failed, "transient")).await.unwrap(), CommitOutcome::Committed);
     database.silence(silent.at.key).await;
     database
         .execute("update request_records set conversation_id = 'c1'; delete from conversations where conversation_id <> 'c1'")

@@ -15,7 +15,7 @@ use oncekey::domain::liveness::LivenessRules;
 use oncekey::domain::record::Record;
 use oncekey::domain::usage::{Usage, UsageSource};
 use oncekey::store::{
-    BeatingRun, CallRow, ChatCommit, Claim, ClaimOutcome, Counting, NewClaim, NodeSession,
+    BeatingRun, CallRow, ChatCommit, Claim, ClaimOutcome, Counting, Failure, NewClaim, NodeSession,
     ReclaimOutcome, Registration, Store, StoreSettings,
 };
 use uuid::Uuid;
@@ -148,4 +148,20 @@ pub fn chat_commit(claim: &Claim, message: &str, answer: &str) -> Arc<ChatCommit
             ended_at: clock.utc_now(),
         }],
     })
+}
+
+/// The passing end of a run, with one call that came to nothing.
+pub fn failure(claim: &Claim, kind: &'static str) -> Failure {
+    let calls = chat_commit(claim, "", "").calls.clone();
+    let calls =
+        calls.into_iter().map(|call| CallRow { counted: false, failure_kind: Some(kind), ..call });
+    Failure {
+        at: claim.at.clone(),
+        guard: claim.guard,
+        operation_id: claim.operation_id,
+        kind,
+        answer: None,
+        quota_hit: false,
+        calls: calls.collect(),
+    }
 }
