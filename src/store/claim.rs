@@ -1,9 +1,7 @@
 //! Claims: winning a key before any work is done.
 //!
 //! Lock order, everywhere: key row → record → conversation; a first claim inserts its record last,
-//! since nobody else can hold a row that does not exist yet. Whether another holder of the
-//! conversation is alive is judged in a statement after the one that locked its row: a subquery in
-//! `ON CONFLICT … WHERE` would see the newest row with an old snapshot.
+//! since nobody else can hold a row that does not exist yet.
 
 use std::sync::Arc;
 
@@ -11,7 +9,7 @@ use chrono::{DateTime, NaiveDate, Utc};
 use sqlx::{Connection, PgConnection};
 
 use super::error::StoreError;
-use super::lease::{Holder, Lease, live_holder, lock_conversation};
+use super::lease::{Holder, Lease, Taken, WantedLease};
 use super::{Store, record};
 use crate::domain::hash::RequestHash;
 use crate::domain::ids::{ConversationId, Fence, OperationId, RequestId, Subject, TenantId};
@@ -156,7 +154,7 @@ impl Store {
             .await
     }
 
-    /// Reads, without a lock and without writing, whether the conversation is free. `None`: it is.
+    /// `None`: the conversation is free at first sight.
     async fn look_at_conversation(
         &self,
         new: Arc<NewClaim>,
@@ -166,27 +164,8 @@ impl Store {
             .run("claim.look", move |connection| {
                 let new = new.clone();
                 Box::pin(async move {
-                    let row = sqlx::query!(
-                        "/* claim.look */
-                        select subject, active_key from conversations
-                        where tenant_id = $1 and conversation_id = $2",
-                        new.tenant.as_str(),
-                        new.conversation_id.as_str(),
-                    )
-                    .fetch_optional(&mut *connection)
-                    .await?;
-                    let Some(row) = row else { return Ok(None) };
-                    if row.subject.as_deref() != new.subject.as_ref().map(Subject::as_str) {
-                        return Ok(Some(ClaimOutcome::ConversationHidden));
-                    }
-                    let other = live_holder(
-                        connection,
-                        &rules,
-                        &new.tenant,
-                        row.active_key,
-                        Some(new.key.id),
-                    );
-                    Ok(other.await?.map(ClaimOutcome::ConversationBusy))
+                    let taken = new.wanted().look(connection, &rules).await?;
+                    Ok(taken.map(ClaimOutcome::from))
                 })
             })
             .await
@@ -204,21 +183,9 @@ impl Store {
                     let Some(day) = lock_key(&mut transaction, &new, offset).await? else {
                         return Ok(None);
                     };
-                    let lease = lock_conversation(
-                        &mut transaction,
-                        &rules,
-                        &new.tenant,
-                        &new.conversation_id,
-                        new.subject.as_ref(),
-                        new.key.id,
-                    )
-                    .await?;
-                    let head_seq = match lease {
+                    let head_seq = match new.wanted().take(&mut transaction, &rules).await? {
                         Lease::Free { head_seq } => head_seq,
-                        Lease::Busy(holder) => {
-                            return Ok(Some(ClaimOutcome::ConversationBusy(holder)));
-                        }
-                        Lease::Hidden => return Ok(Some(ClaimOutcome::ConversationHidden)),
+                        Lease::Taken(taken) => return Ok(Some(taken.into())),
                     };
                     let claimed_at = sqlx::query_scalar!(
                         "/* claim.insert */
@@ -279,7 +246,25 @@ impl Store {
     }
 }
 
+impl From<Taken> for ClaimOutcome {
+    fn from(taken: Taken) -> Self {
+        match taken {
+            Taken::Busy(holder) => Self::ConversationBusy(holder),
+            Taken::Hidden => Self::ConversationHidden,
+        }
+    }
+}
+
 impl NewClaim {
+    fn wanted(&self) -> WantedLease<'_> {
+        WantedLease {
+            tenant: &self.tenant,
+            conversation: &self.conversation_id,
+            subject: self.subject.as_ref(),
+            key: self.key.id,
+        }
+    }
+
     fn won(&self, day: NaiveDate, claimed_at: DateTime<Utc>, head_seq: i64) -> Claim {
         Claim {
             at: RecordKey { tenant: self.tenant.clone(), key: self.key.id, day },

@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod database;
+pub mod direct;
 pub mod node;
 pub mod process;
 pub mod provider;
