@@ -2,8 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use oncekey::clock::Clock;
+use oncekey::domain::liveness::LivenessRules;
 use oncekey::postgres::{Cluster, ClusterSettings, start_or_attach};
+use oncekey::store::{Store, StoreSettings};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool};
 use tokio::sync::OnceCell;
@@ -144,6 +148,40 @@ impl TestDatabase {
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&self.pool).await.unwrap();
     }
 
+    /// A store of the test's own, for making API keys and checking invariants.
+    pub fn store(&self) -> Store {
+        let settings = StoreSettings {
+            url: self.url.clone(),
+            direct_url: None,
+            pool_size: 2,
+            liveness: LivenessRules {
+                stale_after: Duration::from_secs(60),
+                grace: Duration::from_secs(12),
+            },
+            clock_offset: Duration::ZERO,
+        };
+        Store::new(settings, Clock::system()).unwrap()
+    }
+
+    /// Makes this incarnation of the database a day old, so that silence, free locks and unknown
+    /// owners count.
+    pub async fn age_epoch(&self) {
+        self.execute(
+            "insert into server_epoch (first_seen) values (clock_timestamp() - interval '1 day')
+            on conflict (one) do update set first_seen = excluded.first_seen",
+        )
+        .await;
+    }
+
+    /// Makes every run silent for longer than `stale_after`.
+    pub async fn age_heartbeats(&self) {
+        self.execute(
+            "update request_records set heartbeat_at = clock_timestamp() - interval '1 day'
+            where state = 'in_progress'",
+        )
+        .await;
+    }
+
     /// Committed operations, receipts and events.
     pub async fn outcomes(&self) -> (i64, i64, i64) {
         let turns = self.count("select count(*) from turns").await;
@@ -178,6 +216,20 @@ impl TestDatabase {
         let sql = "select fence, attempts, state, failure_kind from request_records
             where idempotency_key = $1";
         sqlx::query_as(sql).bind(key).fetch_one(&self.pool).await.unwrap()
+    }
+
+    /// Waits until a statement that begins with this comment waits for a lock; its session.
+    pub async fn until_waits_for_lock(&self, statement: &str) -> i64 {
+        let sql = format!(
+            "select coalesce(max(pid), 0)::bigint from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock'
+                and starts_with(query, '/* {statement} */')"
+        );
+        super::eventually(&format!("{statement} waits for a lock"), || async {
+            self.count(&sql).await != 0
+        })
+        .await;
+        self.count(&sql).await
     }
 
     /// Waits until no record is in progress.

@@ -10,6 +10,7 @@ pub mod client;
 pub mod database;
 pub mod direct;
 pub mod node;
+pub mod pair;
 pub mod process;
 pub mod provider;
 pub mod proxy;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 pub use client::{Answer, Client};
 pub use database::TestDatabase;
+pub use pair::Pair;
 
 /// How long a wait for something that must happen may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
