@@ -193,15 +193,6 @@ impl TestDatabase {
         )
     }
 
-    /// As if the database had been up for a day: silence, free locks and unknown owners count.
-    pub async fn age_epoch(&self) {
-        self.execute(
-            "insert into server_epoch values (true, clock_timestamp() - interval '1 day')
-            on conflict (one) do update set first_seen = excluded.first_seen",
-        )
-        .await;
-    }
-
     /// As if the run under this key had not beaten for ten minutes.
     pub async fn silence(&self, key: Uuid) {
         let aged = "update request_records
