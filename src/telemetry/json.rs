@@ -73,7 +73,7 @@ impl Visit for Fields {
         self.put(field.name(), value);
     }
 
-    /// Milliseconds are such numbers; one that JSON has no room for is a text.
+    /// `Duration::as_millis` gives these; beyond 64 bits no reader of JSON follows.
     fn record_u128(&mut self, field: &Field, value: u128) {
         match u64::try_from(value) {
             Ok(value) => self.put(field.name(), value),

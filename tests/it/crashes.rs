@@ -132,9 +132,8 @@ async fn inside_a_commit_that_lands_after_all() {
     // The server has the whole statement and does not know that nobody waits for it. Node B is about
     // to take the run over, and waits behind it.
     let (key, client) = (pair.key, pair.at_b.clone());
-    let asked = tokio::spawn(async move {
-        client.chat_until_answered(key, CONVERSATION, MESSAGE).await
-    });
+    let asked =
+        tokio::spawn(async move { client.chat_until_answered(key, CONVERSATION, MESSAGE).await });
     pair.database.until_waits_for_lock("record.lock").await;
     lock.rollback().await.unwrap();
     let answer = asked.await.unwrap();

@@ -100,7 +100,8 @@ async fn it_wakes_before_the_other_commit() {
     assert_eq!(pair.provider.count(), 2);
     pair.assert_one_outcome(&answer).await;
     // The call that came to nothing was paid for all the same, and stands there.
-    let wasted = "select count(*) from provider_calls where not counted and failure_kind is not null";
+    let wasted =
+        "select count(*) from provider_calls where not counted and failure_kind is not null";
     assert_eq!(pair.database.count(wasted).await, 1);
     assert_eq!(pair.database.count("select count(*) from provider_calls").await, 2);
 }
@@ -243,7 +244,8 @@ async fn a_run_that_nobody_asks_for_again_is_ended_by_the_sweep() {
     let run = pair.b.until_event("abandoned", |_| true).await;
     assert!(run["request_id"].is_string() && run["tenant_id"] == "t1");
     eventually("the conversation is free", || async {
-        pair.database.count("select count(*) from conversations where active_key is null").await == 1
+        pair.database.count("select count(*) from conversations where active_key is null").await
+            == 1
     })
     .await;
     let record = pair.at_b.get(&format!("/v1/requests/{}", pair.key)).await.json();

@@ -23,7 +23,8 @@ async fn lock_session(database: &TestDatabase, node: i64) -> i64 {
 
 /// The id under which a process is registered.
 async fn id_of(database: &TestDatabase, node: &ProcessNode) -> i64 {
-    let sql = format!("select max(node_id) from nodes where advertised = 'http://{}'", node.address);
+    let sql =
+        format!("select max(node_id) from nodes where advertised = 'http://{}'", node.address);
     database.count(&sql).await
 }
 

@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod database;
+pub mod direct;
 pub mod node;
 pub mod pair;
 pub mod process;
@@ -17,7 +18,7 @@ pub mod proxy;
 use std::future::Future;
 use std::time::Duration;
 
-pub use client::Client;
+pub use client::{Answer, Client};
 pub use database::TestDatabase;
 pub use pair::Pair;
 

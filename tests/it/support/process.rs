@@ -149,11 +149,7 @@ pub async fn run(folder: &Path, arguments: &[&str], variables: &[(String, String
     let output = oncekey(Some(folder), arguments, variables).kill_on_drop(true).output();
     let output = patiently("a command to end", output).await.unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Ended {
-        code: output.status.code(),
-        stdout: text(output.stdout),
-        stderr: text(output.stderr),
-    }
+    Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 /// The binary with nothing of this process's environment but its search path.
