@@ -94,7 +94,10 @@ async fn a_run_that_does_not_finish_in_time_is_released() {
     assert_draining(&answer);
     // Its verdict was written before its client was told.
     let record = pair.at_b.get(&format!("/v1/requests/{}", pair.key)).await.json();
-    assert_eq!((&record["state"], &record["failure"]["kind"]), (&json!("failed"), &json!("released")));
+    assert_eq!(
+        (&record["state"], &record["failure"]["kind"]),
+        (&json!("failed"), &json!("released"))
+    );
     assert_eq!(record["failure"]["final"], false);
     assert_eq!(record["failure"]["error"], "draining");
     pair.provider.until_client_gone(1).await;
@@ -106,7 +109,8 @@ async fn a_run_that_does_not_finish_in_time_is_released() {
     assert_eq!(pair.provider.count(), 2);
     assert_eq!(pair.fence_and_attempts().await, (2, 1), "a released run is not held against it");
     pair.assert_one_outcome(&retry).await;
-    let calls = "select count(*) from provider_calls where not counted and failure_kind = 'released'";
+    let calls =
+        "select count(*) from provider_calls where not counted and failure_kind = 'released'";
     assert_eq!(pair.database.count(calls).await, 1, "what was cut is kept");
     assert!(pair.b.events("taken_over").is_empty());
 }

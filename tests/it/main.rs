@@ -15,6 +15,7 @@ mod claims;
 mod crashes;
 mod disconnects;
 mod draining;
+mod first_minute;
 mod frozen;
 mod midnight;
 mod missing_partitions;

@@ -51,8 +51,7 @@ impl ProcessNode {
 
     /// The same with a folder to be at home in, where everything goes that is not named elsewhere.
     pub async fn in_folder(folder: &Path, variables: &[(String, String)]) -> Self {
-        let command =
-            oncekey(Some(folder), &["serve", "--listen", "127.0.0.1:0"], variables);
+        let command = oncekey(Some(folder), &["serve", "--listen", "127.0.0.1:0"], variables);
         Self::begin(command).listening().await
     }
 
@@ -118,6 +117,15 @@ impl ProcessNode {
     /// What was printed so far.
     pub fn printed(&self) -> Vec<String> {
         self.stdout.borrow().clone()
+    }
+
+    /// Waits for a printed line that has this part.
+    pub async fn until_printed(&self, part: &str) -> String {
+        let mut lines = self.stdout.subscribe();
+        let find = |lines: &Vec<String>| lines.iter().find(|line| line.contains(part)).cloned();
+        let seen = lines.wait_for(|lines| find(lines).is_some());
+        let lines = patiently(&format!("{part} to be printed"), seen).await.unwrap();
+        find(&lines).unwrap()
     }
 
     /// Waits for a log line with this `event` that satisfies `also`.
