@@ -44,13 +44,13 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
     let faults = Faults::from_variables(variables()).map_err(Failure::Usage)?;
     let clock_offset = clock_offset(variables())?;
     for warning in &config.warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!(event = "configuration", "{warning}");
     }
     // Listened for before the start, so that a signal during it is not lost.
     let mut stop = StopSignals::new().map_err(Failure::no)?;
     let database = Database::open(&config).await?;
     if let Some(dir) = database.private_dir() {
-        tracing::info!(dir, "private PostgreSQL");
+        tracing::info!(event = "private_postgres", dir, "private PostgreSQL");
     }
     let clock = Clock::system();
     let setup = Setup {

@@ -89,7 +89,7 @@ impl Store {
                     .fetch_one(&mut *transaction)
                     .await?;
                     transaction.commit().await?;
-                    tracing::debug!(fence = row.fence, %now, "claimed again");
+                    tracing::debug!(event = "reclaimed", fence = row.fence, %now, "claimed again");
                     Ok(ReclaimOutcome::Won(Claim {
                         at: found.at.clone(),
                         guard: Guard { fence: Fence(row.fence), request_id },

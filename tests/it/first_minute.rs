@@ -176,8 +176,8 @@ async fn every_command(home: &Home) -> (String, String) {
     assert!(key.starts_with("ok_") && !key.contains(char::is_whitespace), "the key alone: {key}");
     let list = home.done(&["key", "list"]).await;
     assert!(!list.contains(&key));
-    let mine = list.lines().filter(|line| line.contains("acme") && !line.contains("revoked"));
-    let id = mine.last().unwrap().split_whitespace().next().unwrap().to_owned();
+    let mut mine = list.lines().filter(|line| line.contains("acme") && !line.contains("revoked"));
+    let id = mine.next_back().unwrap().split_whitespace().next().unwrap().to_owned();
     (key, id)
 }
 
