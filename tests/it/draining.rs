@@ -26,6 +26,34 @@ fn assert_draining(answer: &Answer) {
     assert!(answer.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_another_node_is_sent_there() {
+    let mut pair = Pair::start(&[], &[]).await;
+    let gate = Gate::closed();
+    pair.provider.reply(Reply::normal().before_head(Action::Hold(gate.clone())));
+    let (key, client) = (pair.key, pair.at_b.clone());
+    let running = tokio::spawn(async move { client.chat(key, CONVERSATION, MESSAGE).await });
+    gate.until_reached(1).await;
+    // Waits at node A for what node B runs: no work of A's, and none that its exit waits for.
+    let body = json!({"conversation_id": CONVERSATION, "message": MESSAGE});
+    let wait = pair.at_a.chat_request(key, &body).header("prefer", "wait=600");
+    let client = pair.at_a.clone();
+    let waiting = tokio::spawn(async move { client.send(wait).await.unwrap() });
+    eventually("node A waits", || async {
+        let looks = "select count(*) from pg_stat_activity
+            where datname = current_database() and starts_with(query, '/* watch */')";
+        pair.database.count(looks).await > 0
+    })
+    .await;
+    pair.a.signal("TERM").await;
+    assert_draining(&waiting.await.unwrap());
+    assert_eq!(pair.a.ended().await, Some(0));
+    gate.open();
+    let answer = running.await.unwrap();
+    assert_eq!(answer.status, 200);
+    pair.assert_one_outcome(&answer).await;
+}
+
 type Asked = tokio::task::JoinHandle<Result<Answer, reqwest::Error>>;
 
 /// Node A with its call held at the provider after one delta.
