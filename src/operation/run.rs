@@ -267,7 +267,8 @@ impl Run<'_> {
         let at = &self.claim.at;
         let record = self.inner.store.record(at.tenant.clone(), at.key).await.ok().flatten();
         let lost = FailureKind::RunLost;
-        let Some(record) = record else {
+        // Of another operation, under a key whose record was dropped, it would answer another question.
+        let Some(record) = record.filter(|it| it.operation_id == self.claim.operation_id) else {
             return (Outcome::Refused(self.problem(lost, None)), "fenced", Some(lost));
         };
         let cancelled = record.failure_kind.as_deref() == Some(FailureKind::Cancelled.as_str());
