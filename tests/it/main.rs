@@ -19,4 +19,5 @@ mod postgres_private;
 mod provider_connection;
 mod provider_deadlines;
 mod provider_wire;
+mod races;
 mod support;
