@@ -11,8 +11,10 @@
 mod broken_variants;
 mod busy_conversations;
 mod claims;
+mod heartbeats;
 mod midnight;
 mod missing_partitions;
+mod node_locks;
 mod one_outcome;
 mod passing_failures;
 mod postgres_private;
