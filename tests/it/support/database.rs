@@ -223,6 +223,32 @@ impl TestDatabase {
         self.count(&sql).await
     }
 
+    /// Waits until so many sessions wait for a lock.
+    pub async fn until_waiting(&self, sessions: i64) {
+        super::eventually("a session waits for a lock", || async {
+            let waiting = "select count(*) from pg_stat_activity
+                where datname = current_database() and wait_event_type = 'Lock'";
+            self.count(waiting).await == sessions
+        })
+        .await;
+    }
+
+    /// Closes these stores, so that their sessions have told what they met, and counts the
+    /// deadlocks: the store itself repeats such a transaction and says nothing.
+    pub async fn deadlocks_once_closed(&self, stores: impl IntoIterator<Item = Store>) -> i64 {
+        for store in stores {
+            store.close().await;
+        }
+        super::eventually("the product's sessions are closed", || async {
+            let open = "select count(*) from pg_stat_activity
+                where datname = current_database() and application_name = 'oncekey'";
+            self.count(open).await == 0
+        })
+        .await;
+        self.count("select deadlocks from pg_stat_database where datname = current_database()")
+            .await
+    }
+
     /// Waits until no record is in progress.
     pub async fn until_settled(&self) {
         super::eventually("no record is in progress", || async {
