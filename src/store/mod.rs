@@ -12,6 +12,7 @@ mod error;
 mod fail;
 mod nodes;
 mod partitions;
+mod pool;
 mod reclaim;
 mod record;
 mod schema;
