@@ -170,8 +170,7 @@ struct State {
 impl ManualClock {
     /// A clock that stands at `start`.
     pub fn new(start: DateTime<Utc>) -> ManualClock {
-        let state =
-            State { start, elapsed: Duration::ZERO, last_id: 0, sleepers: BTreeMap::new() };
+        let state = State { start, elapsed: Duration::ZERO, last_id: 0, sleepers: BTreeMap::new() };
         ManualClock(Arc::new(Shared { state: Mutex::new(state), sleep_began: Notify::new() }))
     }
 

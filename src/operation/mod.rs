@@ -7,6 +7,7 @@ mod attempts;
 mod calls;
 mod chat;
 mod commit;
+mod disowned;
 mod heartbeat;
 mod models;
 mod node;
@@ -192,7 +193,12 @@ impl Inner {
             match self.round(arrival, model, &key, &hash).await {
                 Ok(Some(outcome)) => return outcome,
                 Ok(None) => {}
-                Err(error) => return Outcome::Refused(database_problem(id, &error)),
+                Err(error) => {
+                    if error.is_in_doubt() {
+                        disowned::release(self, arrival.tenant.clone(), key.id, id);
+                    }
+                    return Outcome::Refused(database_problem(id, &error));
+                }
             }
         }
         let error = StoreError::Conflict("an arrival was overtaken too often".into());
@@ -356,7 +362,10 @@ impl Inner {
 /// What a client hears when the store fails it.
 pub fn database_problem(request_id: RequestId, error: &StoreError) -> Problem {
     match error {
-        StoreError::Unavailable(_) | StoreError::Conflict(_) | StoreError::PartitionMissing => {
+        StoreError::Unavailable(_)
+        | StoreError::NotSent(_)
+        | StoreError::Conflict(_)
+        | StoreError::PartitionMissing => {
             tracing::error!(event = "database_unavailable", %request_id, %error, "the database failed an arrival");
             let detail = "The database cannot be reached; send the same request again.";
             Problem::new(ErrorCode::DatabaseUnavailable, request_id, detail)

@@ -82,11 +82,10 @@ impl Database {
     where
         F: for<'c> Fn(&'c mut PgConnection) -> Work<'c, T>,
     {
-        let mut connection = self.pool.take().await?;
+        let mut connection = self.pool.take().await.map_err(StoreError::not_sent)?;
         let outcome = self.clock.timeout(STATEMENT_LIMIT, work(&mut connection)).await;
-        let outcome = outcome.unwrap_or_else(|_| {
-            Err(StoreError::unavailable("a statement did not answer in time"))
-        });
+        let outcome = outcome
+            .unwrap_or_else(|_| Err(StoreError::unavailable("a statement did not answer in time")));
         match &outcome {
             Err(error) if error.is_unavailable() => self.pool.doubt(),
             _ => connection.give_back().await,

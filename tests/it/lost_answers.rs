@@ -39,7 +39,8 @@ async fn until_record_is(scene: &BehindProxy, key: Uuid, state: &str) {
 async fn assert_one_outcome(scene: &BehindProxy, key: Uuid, attempts: i64, calls: usize) {
     assert_eq!(scene.provider.count(), 1 + calls, "calls of the provider");
     assert_eq!(scene.database.outcomes().await, (2, 2, 2));
-    let sql = format!("select attempts::bigint from request_records where idempotency_key = '{key}'");
+    let sql =
+        format!("select attempts::bigint from request_records where idempotency_key = '{key}'");
     assert_eq!(scene.database.count(&sql).await, attempts, "attempts");
     assert!(scene.client.chat(key, "c1", "hello").await.replayed());
 }
@@ -197,6 +198,29 @@ async fn the_answer_to_a_claim_is_lost() {
     let answer = answer.await.unwrap();
     assert_eq!(answer.content(), "Answer to message 1: hello");
     assert_eq!(answer.header("x-request-id").unwrap(), answer.json()["request_id"]);
+    assert_one_outcome(&scene, key, 1, 1).await;
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_nobody_heard_of_is_released_when_the_database_is_back() {
+    let scene = BehindProxy::start(1, NodeOptions::default()).await;
+    warm(&scene).await;
+    let key = Uuid::new_v4();
+    scene.at(Point::BeforeClaim, |proxy| proxy.set(Mode::SwallowReplies));
+    let answer = send(&scene, key);
+    until_record_is(&scene, key, "in_progress").await;
+    scene.proxy.until_swallowed(1).await;
+    scene.proxy.set(Mode::Refuse);
+    scene.proxy.cut();
+    let answer = answer.await.unwrap();
+    assert_eq!((answer.status, answer.error().as_str()), (503, "database_unavailable"));
+    assert!(answer.header("retry-after").is_some());
+    assert_eq!(scene.provider.count(), 1);
+    scene.proxy.heal();
+
+    until_record_is(&scene, key, "failed").await;
+    assert_eq!(scene.client.chat(key, "c1", "hello").await.content(), "Answer to message 1: hello");
     assert_one_outcome(&scene, key, 1, 1).await;
     scene.end().await;
 }
