@@ -134,6 +134,7 @@ impl App {
             clock: clock.clone(),
             render_metrics: setup.render_metrics,
             max_body: usize::try_from(config.limits.max_body).unwrap_or(usize::MAX),
+            max_wait: config.limits.max_wait,
         };
         lifecycle.spawn(serve(
             listener,

@@ -21,7 +21,7 @@ use crate::clock::Moment;
 use crate::domain::failure::FailureKind;
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::prompt::Answer;
-use crate::domain::record::StoredAnswer;
+use crate::domain::record::{State, StoredAnswer};
 use crate::domain::retry::{ArrivalFacts, give_up};
 use crate::domain::verdict::{code_of, detail_of, is_final};
 use crate::faults::Point;
@@ -208,7 +208,11 @@ impl Run<'_> {
                 let stored = Outcome::Stored { answer: Arc::new(answer), replay_of: None };
                 (stored, verdict, Some(kind))
             }
-            (Ok(CommitOutcome::Fenced), _) => self.fenced(kind),
+            (Ok(CommitOutcome::Fenced), _) => {
+                tracing::warn!(event = "fenced_off", %kind, "the record is another run's");
+                metrics::counter!("oncekey_fenced_total").increment(1);
+                self.answer_of_the_record().await
+            }
             (Ok(CommitOutcome::Committed), None) => {
                 tracing::warn!(event = "failed", %kind, "ended, to be run again");
                 (Outcome::Refused(problem), verdict, Some(kind))
@@ -224,9 +228,14 @@ impl Run<'_> {
 
     /// A run that may not write its record; its calls are kept.
     async fn stopped(&self, stop: Stop, calls: &CallLog) -> Settled {
-        let kind = FailureKind::RunLost;
-        tracing::warn!(event = "fenced_off", ?stop, "the run stops without writing its record");
-        metrics::counter!("oncekey_fenced_total").increment(1);
+        let settled = self.answer_of_the_record().await;
+        let kind = settled.2.unwrap_or(FailureKind::RunLost);
+        if kind == FailureKind::Cancelled {
+            tracing::info!(event = "cancelled", "the run was cancelled");
+        } else {
+            tracing::warn!(event = "fenced_off", ?stop, "the run stops without writing its record");
+            metrics::counter!("oncekey_fenced_total").increment(1);
+        }
         let failure = Failure {
             at: self.claim.at.clone(),
             guard: self.claim.guard,
@@ -241,14 +250,30 @@ impl Run<'_> {
         if let Err(error) = self.inner.store.fail(failure).await {
             tracing::warn!(%error, "the calls of a stopped run could not be kept");
         }
-        (Outcome::Refused(self.problem(kind, None)), "fenced", Some(kind))
+        settled
     }
 
-    fn fenced(&self, kind: FailureKind) -> Settled {
-        tracing::warn!(event = "fenced_off", %kind, "the record is another run's");
-        metrics::counter!("oncekey_fenced_total").increment(1);
+    /// What the client of a fenced run hears: what became of its operation meanwhile.
+    async fn answer_of_the_record(&self) -> Settled {
+        let at = &self.claim.at;
+        let record = self.inner.store.record(at.tenant.clone(), at.key).await.ok().flatten();
         let lost = FailureKind::RunLost;
-        (Outcome::Refused(self.problem(lost, None)), "fenced", Some(lost))
+        let Some(record) = record else {
+            return (Outcome::Refused(self.problem(lost, None)), "fenced", Some(lost));
+        };
+        let cancelled = record.failure_kind.as_deref() == Some(FailureKind::Cancelled.as_str());
+        match record.state {
+            State::Committed(Some(answer)) | State::FailedFinal(Some(answer)) => {
+                let replay_of = Some(record.guard.request_id);
+                let outcome = Outcome::Stored { answer: Arc::new(answer), replay_of };
+                (outcome, "fenced", Some(lost))
+            }
+            State::FailedPassing if cancelled && record.guard == self.claim.guard => {
+                let kind = FailureKind::Cancelled;
+                (Outcome::Refused(self.problem(kind, None)), "cancelled", Some(kind))
+            }
+            _ => (Outcome::Refused(self.problem(lost, None)), "fenced", Some(lost)),
+        }
     }
 
     fn enough_of_quota(&self) -> bool {

@@ -1,22 +1,19 @@
 //! Claims: winning a key before any work is done.
 //!
 //! Lock order, everywhere: key row → record → conversation; a first claim inserts its record last,
-//! since nobody else can hold a row that does not exist yet. Whether another holder of the
-//! conversation is alive is judged in a statement after the one that locked its row: a subquery in
-//! `ON CONFLICT … WHERE` would see the newest row with an old snapshot.
+//! since nobody else can hold a row that does not exist yet.
 
 use std::sync::Arc;
 
 use chrono::{DateTime, NaiveDate, Utc};
 use sqlx::{Connection, PgConnection};
-use uuid::Uuid;
 
 use super::error::StoreError;
+use super::lease::{Holder, Lease, Taken, WantedLease};
 use super::{Store, record};
 use crate::domain::hash::RequestHash;
 use crate::domain::ids::{ConversationId, Fence, OperationId, RequestId, Subject, TenantId};
 use crate::domain::key::IdempotencyKey;
-use crate::domain::liveness::{Liveness, LivenessRules};
 use crate::domain::record::{Guard, Record, RecordKey, State};
 
 /// Times that a claim starts anew because the key row vanished under it or a record appeared.
@@ -47,13 +44,6 @@ pub struct Claim {
     pub quota_hits: u32,
     pub first_claimed_at: DateTime<Utc>,
     pub claimed_at: DateTime<Utc>,
-}
-
-/// Another operation that runs in the conversation.
-#[derive(Debug, Clone, Copy)]
-pub struct Holder {
-    pub claimed_at: DateTime<Utc>,
-    pub now: DateTime<Utc>,
 }
 
 #[derive(Debug)]
@@ -167,7 +157,7 @@ impl Store {
             .await
     }
 
-    /// Reads, without a lock and without writing, whether the conversation is free. `None`: it is.
+    /// `None`: the conversation is free at first sight.
     async fn look_at_conversation(
         &self,
         new: Arc<NewClaim>,
@@ -177,22 +167,8 @@ impl Store {
             .run("claim.look", move |connection| {
                 let new = new.clone();
                 Box::pin(async move {
-                    let row = sqlx::query!(
-                        "/* claim.look */
-                        select subject, active_key from conversations
-                        where tenant_id = $1 and conversation_id = $2",
-                        new.tenant.as_str(),
-                        new.conversation_id.as_str(),
-                    )
-                    .fetch_optional(&mut *connection)
-                    .await?;
-                    let Some(row) = row else { return Ok(None) };
-                    if row.subject.as_deref() != new.subject.as_ref().map(Subject::as_str) {
-                        return Ok(Some(ClaimOutcome::ConversationHidden));
-                    }
-                    let other =
-                        live_holder(connection, &rules, &new.tenant, row.active_key, new.key.id);
-                    Ok(other.await?.map(ClaimOutcome::ConversationBusy))
+                    let taken = new.wanted().look(connection, &rules).await?;
+                    Ok(taken.map(ClaimOutcome::from))
                 })
             })
             .await
@@ -210,21 +186,9 @@ impl Store {
                     let Some(day) = lock_key(&mut transaction, &new, offset).await? else {
                         return Ok(None);
                     };
-                    let lease = lock_conversation(
-                        &mut transaction,
-                        &rules,
-                        &new.tenant,
-                        &new.conversation_id,
-                        new.subject.as_ref(),
-                        new.key.id,
-                    )
-                    .await?;
-                    let head_seq = match lease {
+                    let head_seq = match new.wanted().take(&mut transaction, &rules).await? {
                         Lease::Free { head_seq } => head_seq,
-                        Lease::Busy(holder) => {
-                            return Ok(Some(ClaimOutcome::ConversationBusy(holder)));
-                        }
-                        Lease::Hidden => return Ok(Some(ClaimOutcome::ConversationHidden)),
+                        Lease::Taken(taken) => return Ok(Some(taken.into())),
                     };
                     let claimed_at = sqlx::query_scalar!(
                         "/* claim.insert */
@@ -301,7 +265,25 @@ impl Store {
     }
 }
 
+impl From<Taken> for ClaimOutcome {
+    fn from(taken: Taken) -> Self {
+        match taken {
+            Taken::Busy(holder) => Self::ConversationBusy(holder),
+            Taken::Hidden => Self::ConversationHidden,
+        }
+    }
+}
+
 impl NewClaim {
+    fn wanted(&self) -> WantedLease<'_> {
+        WantedLease {
+            tenant: &self.tenant,
+            conversation: &self.conversation_id,
+            subject: self.subject.as_ref(),
+            key: self.key.id,
+        }
+    }
+
     fn won(&self, day: NaiveDate, claimed_at: DateTime<Utc>, head_seq: i64) -> Claim {
         Claim {
             at: RecordKey { tenant: self.tenant.clone(), key: self.key.id, day },
@@ -356,80 +338,4 @@ async fn lock_key(
     .fetch_one(connection)
     .await?;
     Ok(Some(day))
-}
-
-/// Whether a conversation can be had.
-pub(super) enum Lease {
-    Free { head_seq: i64 },
-    Busy(Holder),
-    Hidden,
-}
-
-/// Locks the conversation, making it where it is new, and takes its lease for `key` unless a living
-/// operation holds it. Nothing is written where the answer is not `Free`.
-pub(super) async fn lock_conversation(
-    connection: &mut PgConnection,
-    rules: &LivenessRules,
-    tenant: &TenantId,
-    conversation: &ConversationId,
-    subject: Option<&Subject>,
-    key: Uuid,
-) -> Result<Lease, StoreError> {
-    sqlx::query!(
-        "/* claim.make_conversation */
-        insert into conversations (tenant_id, conversation_id, subject) values ($1, $2, $3)
-        on conflict do nothing",
-        tenant.as_str(),
-        conversation.as_str(),
-        subject.map(Subject::as_str),
-    )
-    .execute(&mut *connection)
-    .await?;
-    let row = sqlx::query!(
-        "/* claim.lock_conversation */
-        select subject, head_seq, active_key from conversations
-        where tenant_id = $1 and conversation_id = $2 for update",
-        tenant.as_str(),
-        conversation.as_str(),
-    )
-    .fetch_optional(&mut *connection)
-    .await?;
-    // Deleted between the two statements: as if somebody else had it; the client asks again.
-    let Some(row) = row else {
-        return Err(StoreError::Conflict("the conversation was deleted meanwhile".into()));
-    };
-    if row.subject.as_deref() != subject.map(Subject::as_str) {
-        return Ok(Lease::Hidden);
-    }
-    if let Some(holder) = live_holder(connection, rules, tenant, row.active_key, key).await? {
-        return Ok(Lease::Busy(holder));
-    }
-    sqlx::query!(
-        "/* claim.take_lease */
-        update conversations set active_key = $3 where tenant_id = $1 and conversation_id = $2",
-        tenant.as_str(),
-        conversation.as_str(),
-        key,
-    )
-    .execute(connection)
-    .await?;
-    Ok(Lease::Free { head_seq: row.head_seq })
-}
-
-/// The operation that holds a conversation, if it is another one and alive. Reads in a new
-/// statement, so that the holder's record is at least as new as its conversation's row.
-async fn live_holder(
-    connection: &mut PgConnection,
-    rules: &LivenessRules,
-    tenant: &TenantId,
-    active: Option<Uuid>,
-    own: Uuid,
-) -> Result<Option<Holder>, StoreError> {
-    let Some(active) = active.filter(|&active| active != own) else { return Ok(None) };
-    let held = record::read(connection, tenant, active, false).await?.and_then(|row| row.record);
-    Ok(held.and_then(|record| {
-        let alive =
-            record.state == State::InProgress && rules.judge(&record.liveness) == Liveness::Alive;
-        alive.then_some(Holder { claimed_at: record.claimed_at, now: record.liveness.now })
-    }))
 }

@@ -3,19 +3,23 @@
 
 mod api_keys;
 mod audit;
+mod cancel;
 mod claim;
 mod commit;
 mod connection;
 mod conversations;
 mod derived;
+mod erase;
 mod error;
 mod fail;
+mod lease;
 mod nodes;
 mod partitions;
 mod pool;
 mod reclaim;
 mod record;
 mod schema;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -27,12 +31,14 @@ use uuid::Uuid;
 
 pub use api_keys::{ApiKeyRow, KnownKey, NewApiKey};
 pub use audit::{Finding, INVARIANTS};
-pub use claim::{Claim, ClaimOutcome, Holder, NewClaim};
+pub use claim::{Claim, ClaimOutcome, NewClaim};
 pub use commit::{CallRow, ChatCommit, CommitOutcome, CommitTrace};
 pub use connection::Database;
 pub use conversations::{TurnPage, TurnRow};
+pub use erase::Deletion;
 pub use error::StoreError;
 pub use fail::Failure;
+pub use lease::Holder;
 pub use nodes::{Beat, BeatingRun, NodeSession, Registration};
 pub use partitions::{DAYS_AHEAD, Runway, partition_name};
 pub use reclaim::{Counting, ReclaimOutcome};

@@ -33,7 +33,8 @@ pub struct NodeSession {
     clock: Clock,
     confirm: PgInterval,
     grace: PgInterval,
-    locked: bool,
+    /// The id whose lock this session holds.
+    locked: Option<NodeId>,
 }
 
 /// What registering found.
@@ -114,7 +115,7 @@ impl Store {
             clock: self.clock.clone(),
             confirm: interval(CONFIRM),
             grace: interval(self.liveness.grace),
-            locked: false,
+            locked: None,
         })
     }
 
@@ -141,12 +142,13 @@ impl NodeSession {
     /// Takes the node's lock, if this session does not hold it yet. Tried, not waited for: an
     /// earlier session of this node, cut off without the server's knowing, may hold it for minutes,
     /// which stands for the node as well as this one would; and a detector holds it for a moment.
+    /// The lock of an id that the node had before says nothing of this one.
     pub async fn hold_lock(&mut self, node: NodeId) -> Result<(), StoreError> {
-        if self.locked {
+        if self.locked == Some(node) {
             return Ok(());
         }
         let connection = &mut self.connection;
-        self.locked = within(&self.clock, async {
+        let locked = within(&self.clock, async {
             Ok(sqlx::query_scalar!(
                 r#"/* nodes.lock */ select pg_try_advisory_lock($1, $2) as "locked!""#,
                 NODE_LOCK,
@@ -156,6 +158,7 @@ impl NodeSession {
             .await?)
         })
         .await?;
+        self.locked = locked.then_some(node);
         Ok(())
     }
 

@@ -32,11 +32,19 @@ impl Store {
         self.ensure_days(DAYS_AHEAD).await
     }
 
-    /// Makes today's partition, for a claim that found none.
+    /// Makes today's partition, for a claim that found none. Whatever is in the way, the client can
+    /// only ask again: `PartitionMissing`, and an operator has to look.
     pub(super) async fn ensure_partition_of_today(&self) -> Result<(), StoreError> {
-        let made = self.ensure_days(0).await?;
-        tracing::warn!(?made, "a claim found no partition for today");
-        Ok(())
+        match self.ensure_days(0).await {
+            Ok(made) => {
+                tracing::warn!(?made, "a claim found no partition for today");
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(event = "partitions_failed", %error, "today has no partition, and a claim could not make it");
+                Err(StoreError::PartitionMissing)
+            }
+        }
     }
 
     async fn ensure_days(&self, ahead: u64) -> Result<Vec<NaiveDate>, StoreError> {

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use sqlx::{Connection, PgConnection};
 
-use super::claim::{Claim, Holder, Lease, lock_conversation};
+use super::claim::Claim;
 use super::error::StoreError;
+use super::lease::{Holder, Lease, Taken, WantedLease};
 use super::{Store, record};
 use crate::domain::ids::{ConversationId, Fence, RequestId, TenantId};
 use crate::domain::liveness::{Liveness, LivenessRules};
@@ -72,6 +73,12 @@ impl Store {
             .run("reclaim", move |connection| {
                 let found = found.clone();
                 Box::pin(async move {
+                    // Read first: a poll that finds the conversation busy writes nothing.
+                    if let Some(wanted) = wanted(&found)
+                        && let Some(taken) = wanted.look(connection, &rules).await?
+                    {
+                        return Ok(taken.into());
+                    }
                     let mut transaction = connection.begin().await?;
                     sqlx::query!(
                         r#"/* reclaim.setting */
@@ -83,23 +90,10 @@ impl Store {
                         return Ok(ReclaimOutcome::Changed);
                     };
                     let mut head_seq = 0;
-                    if let Some(conversation) = &found.conversation_id {
-                        let subject = found.subject.as_ref();
-                        let (tenant, key) = (&found.at.tenant, found.at.key);
-                        let lease = lock_conversation(
-                            &mut transaction,
-                            &rules,
-                            tenant,
-                            conversation,
-                            subject,
-                            key,
-                        );
-                        match lease.await? {
+                    if let Some(wanted) = wanted(&found) {
+                        match wanted.take(&mut transaction, &rules).await? {
                             Lease::Free { head_seq: head } => head_seq = head,
-                            Lease::Busy(holder) => {
-                                return Ok(ReclaimOutcome::ConversationBusy(holder));
-                            }
-                            Lease::Hidden => return Ok(ReclaimOutcome::ConversationHidden),
+                            Lease::Taken(taken) => return Ok(taken.into()),
                         }
                     }
                     let row = sqlx::query!(
@@ -246,6 +240,25 @@ impl Store {
             })
             .await
     }
+}
+
+impl From<Taken> for ReclaimOutcome {
+    fn from(taken: Taken) -> Self {
+        match taken {
+            Taken::Busy(holder) => Self::ConversationBusy(holder),
+            Taken::Hidden => Self::ConversationHidden,
+        }
+    }
+}
+
+/// The lease that a run of this record needs; a parse needs none.
+fn wanted(found: &Record) -> Option<WantedLease<'_>> {
+    found.conversation_id.as_ref().map(|conversation| WantedLease {
+        tenant: &found.at.tenant,
+        conversation,
+        subject: found.subject.as_ref(),
+        key: found.at.key,
+    })
 }
 
 /// Locks a record that is as it was read and that nobody runs, judged again under the lock. Returns

@@ -54,11 +54,7 @@ pub(super) async fn read(
     };
 
     let corrupt = |column: &'static str| corrupt(column, key);
-    let owner = match (row.known_owner, row.owner_dead_at) {
-        (None, _) => Owner::Unknown,
-        (Some(_), None) => Owner::Registered,
-        (Some(_), Some(_)) => Owner::Dead,
-    };
+    let owner = Owner::of(row.known_owner, row.owner_dead_at);
     let answer = match (row.response_status, row.response) {
         (Some(status), Some(body)) => {
             let status = status.try_into().map_err(|_| corrupt("response_status")("no status"))?;

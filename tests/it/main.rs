@@ -8,11 +8,23 @@
     reason = "a test ends where it cannot go on, owns its tasks and plays the client and the system"
 )]
 
+mod broken_variants;
+mod busy_conversations;
+mod cancelling;
+mod claims;
 mod commit_conflicts;
+mod crashes;
+mod disconnects;
+mod frozen;
 mod lost_answers;
+mod midnight;
+mod missing_partitions;
+mod node_lock;
 mod one_outcome;
+mod passing_failures;
 mod postgres_private;
 mod provider_connection;
 mod provider_deadlines;
 mod provider_wire;
 mod support;
+mod waiting;

@@ -10,7 +10,9 @@ pub mod behind_proxy;
 pub mod client;
 pub mod clock;
 pub mod database;
+pub mod direct;
 pub mod node;
+pub mod pair;
 pub mod process;
 pub mod provider;
 pub mod proxy;
@@ -19,8 +21,9 @@ pub mod trap;
 use std::future::Future;
 use std::time::Duration;
 
-pub use client::Client;
+pub use client::{Answer, Client};
 pub use database::TestDatabase;
+pub use pair::Pair;
 
 /// How long a wait for something that must happen may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
