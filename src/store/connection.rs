@@ -93,6 +93,11 @@ impl Database {
         outcome
     }
 
+    /// Connections that rest are asked whether they stand before they are used again.
+    pub(super) fn doubt(&self) {
+        self.pool.doubt();
+    }
+
     /// Closes the pool after the last statement has ended.
     pub async fn close(&self) {
         self.tasks.close();

@@ -47,6 +47,15 @@ impl TickingClock {
         self.manual.advance(time);
     }
 
+    /// Waits for what ends by a limit of the product's, without waiting for the limit.
+    pub async fn hurry<T>(&self, task: JoinHandle<T>) -> T {
+        while !task.is_finished() {
+            self.jump(Duration::from_millis(500));
+            tokio::time::sleep(TICK).await;
+        }
+        task.await.unwrap()
+    }
+
     /// Sets the date, and only the date, forward or back.
     pub fn step_date(&self, by: TimeDelta) {
         self.manual.step_date(by);
