@@ -8,6 +8,7 @@ mod attempts;
 mod calls;
 mod chat;
 mod commit;
+mod disowned;
 mod heartbeat;
 mod models;
 mod node;
@@ -156,7 +157,10 @@ impl Inner {
 /// What a client hears when the store fails it.
 pub fn database_problem(request_id: RequestId, error: &StoreError) -> Problem {
     match error {
-        StoreError::Unavailable(_) | StoreError::Conflict(_) | StoreError::PartitionMissing => {
+        StoreError::Unavailable(_)
+        | StoreError::NotSent(_)
+        | StoreError::Conflict(_)
+        | StoreError::PartitionMissing => {
             tracing::error!(event = "database_unavailable", %request_id, %error, "the database failed an arrival");
             let detail = "The database cannot be reached; send the same request again.";
             Problem::new(ErrorCode::DatabaseUnavailable, request_id, detail)

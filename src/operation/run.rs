@@ -69,7 +69,7 @@ impl Run<'_> {
                 drop(panic);
                 let kind = FailureKind::Internal;
                 tracing::error!(event = "run_failed", %kind, "the run panicked");
-                self.fail(Failed { kind, retry_after: None }, &calls).await
+                self.fail(left, Failed { kind, retry_after: None }, &calls).await
             }
         };
         metrics::histogram!("oncekey_run_seconds").record(took.as_secs_f64());
@@ -82,14 +82,15 @@ impl Run<'_> {
     async fn settle(&self, left: LeftSeat, work: Work, calls: &CallLog, took: Duration) -> Settled {
         match work {
             Work::Answered(answer) => self.commit(left, &answer, calls, took).await,
-            Work::Failed(failed) => self.fail(failed, calls).await,
+            Work::Failed(failed) => self.fail(left, failed, calls).await,
             Work::Stopped(stop) => self.stopped(stop, calls).await,
             Work::Cut => {
                 tracing::warn!(
                     event = "released",
                     "cut by shutting down; the next arrival starts at once"
                 );
-                self.fail(Failed { kind: FailureKind::Released, retry_after: None }, calls).await
+                let failed = Failed { kind: FailureKind::Released, retry_after: None };
+                self.fail(left, failed, calls).await
             }
         }
     }
@@ -158,7 +159,7 @@ impl Run<'_> {
             Err(error) => {
                 tracing::error!(event = "run_failed", %error, "the answer could not be written as JSON");
                 let failed = Failed { kind: FailureKind::Internal, retry_after: None };
-                return self.fail(failed, calls).await;
+                return self.fail(left, failed, calls).await;
             }
         };
         inner.faults.reach(Point::BeforeCommit).await;
@@ -180,11 +181,11 @@ impl Run<'_> {
             }
             commit::Ending::Broken => FailureKind::Internal,
         };
-        self.fail(Failed { kind, retry_after: None }, calls).await
+        self.fail(left, Failed { kind, retry_after: None }, calls).await
     }
 
     /// Ends the record as failed, passing or final, by the kind.
-    async fn fail(&self, failed: Failed, calls: &CallLog) -> Settled {
+    async fn fail(&self, left: LeftSeat, failed: Failed, calls: &CallLog) -> Settled {
         let quota_hit = failed.kind == FailureKind::Quota;
         let kind =
             if quota_hit && self.enough_of_quota() { FailureKind::GaveUp } else { failed.kind };
@@ -201,7 +202,7 @@ impl Run<'_> {
             quota_hit,
             calls: calls.wasted(kind, self.inner.clock.utc_now()),
         };
-        let settled = commit::settle_failure(self.inner, failure).await;
+        let settled = commit::settle_failure(self.inner, left, failure).await;
         match (settled, answer) {
             (Ok(CommitOutcome::Committed), Some(answer)) => {
                 tracing::warn!(event = "failed", %kind, "ended for good");
@@ -308,9 +309,10 @@ impl Run<'_> {
 /// How a failure of the store's ends a run.
 fn kind_of(error: &StoreError) -> FailureKind {
     match error {
-        StoreError::Unavailable(_) | StoreError::Conflict(_) | StoreError::PartitionMissing => {
-            FailureKind::Database
-        }
+        StoreError::Unavailable(_)
+        | StoreError::NotSent(_)
+        | StoreError::Conflict(_)
+        | StoreError::PartitionMissing => FailureKind::Database,
         StoreError::LeaseLost => FailureKind::LeaseLost,
         StoreError::Corrupt { .. } | StoreError::Bug(_) => FailureKind::Internal,
     }

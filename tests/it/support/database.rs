@@ -69,6 +69,16 @@ async fn execute(connection: &mut PgConnection, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(connection).await.unwrap();
 }
 
+/// Starts a server of a test's own in this folder; also once more, after its end.
+pub async fn start_server(folder: &str, parameters: &[(&str, &str)]) -> Cluster {
+    let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    let mut settings = ClusterSettings::new(home).parameter("fsync", "off");
+    for (name, value) in parameters {
+        settings = settings.parameter(name, value);
+    }
+    tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap()
+}
+
 impl TestDatabase {
     pub async fn new() -> Self {
         let cluster = cluster().await;
@@ -99,13 +109,7 @@ impl TestDatabase {
     }
 
     async fn with_server(folder: &str, parameters: &[(&str, &str)]) -> (Self, Cluster) {
-        let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
-        let mut settings = ClusterSettings::new(home).parameter("fsync", "off");
-        for (name, value) in parameters {
-            settings = settings.parameter(name, value);
-        }
-        let cluster =
-            tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap();
+        let cluster = start_server(folder, parameters).await;
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut admin = PgConnection::connect(&cluster.connection_url()).await.unwrap();
         execute(&mut admin, &format!("drop database if exists {name} with (force)")).await;

@@ -6,7 +6,9 @@
     reason = "tests stand outside the product: they keep real time, spawn and call"
 )]
 
+pub mod behind_proxy;
 pub mod client;
+pub mod clock;
 pub mod database;
 pub mod direct;
 pub mod node;
@@ -14,6 +16,7 @@ pub mod pair;
 pub mod process;
 pub mod provider;
 pub mod proxy;
+pub mod trap;
 
 use std::future::Future;
 use std::time::Duration;
