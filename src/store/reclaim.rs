@@ -11,6 +11,7 @@ use sqlx::{Connection, PgConnection};
 use super::claim::Claim;
 use super::error::StoreError;
 use super::lease::{Holder, Lease, Taken, WantedLease};
+use super::retire::hold_day;
 use super::{Store, record};
 use crate::domain::ids::{ConversationId, Fence, RequestId, TenantId};
 use crate::domain::liveness::{Liveness, LivenessRules};
@@ -237,12 +238,13 @@ fn wanted(found: &Record) -> Option<WantedLease<'_>> {
 }
 
 /// Locks a record that is as it was read and that nobody runs, judged again under the lock. Returns
-/// the database's time of that look.
+/// the database's time of that look. Until the transaction ends its partition is not dropped.
 async fn lock_abandoned(
     connection: &mut PgConnection,
     rules: &LivenessRules,
     found: &Record,
 ) -> Result<Option<chrono::DateTime<chrono::Utc>>, StoreError> {
+    hold_day(connection, found.at.day).await?;
     if !record::lock(connection, &found.at, found.guard).await? {
         return Ok(None);
     }
