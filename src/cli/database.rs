@@ -71,8 +71,11 @@ where
 {
     let database = Database::open(config).await?;
     let outcome = async {
-        let store = app::store(config, &database.url, &Clock::system(), Duration::ZERO)
-            .map_err(Failure::no)?;
+        let offset = clock_offset(std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        }))?;
+        let store =
+            app::store(config, &database.url, &Clock::system(), offset).map_err(Failure::no)?;
         store.migrate().await.map_err(|error| no_database(config, error))?;
         let outcome = work(store.clone()).await;
         store.close().await;
@@ -81,6 +84,21 @@ where
     .await;
     database.close().await?;
     outcome
+}
+
+/// `ONCEKEY_FAULT_CLOCK_OFFSET`, which only a process with faults may have.
+pub fn clock_offset(
+    variables: impl Iterator<Item = (String, String)>,
+) -> Result<Duration, Failure> {
+    let variables: std::collections::BTreeMap<_, _> = variables.collect();
+    let Some(text) = variables.get("ONCEKEY_FAULT_CLOCK_OFFSET") else { return Ok(Duration::ZERO) };
+    if variables.get("ONCEKEY_FAULTS").map(String::as_str) != Some("on") {
+        return Err(Failure::Usage(
+            "ONCEKEY_FAULT_CLOCK_OFFSET needs ONCEKEY_FAULTS=on as well".into(),
+        ));
+    }
+    humantime::parse_duration(text)
+        .map_err(|error| Failure::Usage(format!("ONCEKEY_FAULT_CLOCK_OFFSET: {error}")))
 }
 
 #[expect(clippy::disallowed_methods, reason = "awaited at once: a command has no lifecycle")]

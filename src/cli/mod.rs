@@ -9,6 +9,7 @@ mod key;
 mod migrate;
 mod partitions;
 mod serve;
+mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -8,7 +8,7 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
-use super::database::{Database, Named, no_database};
+use super::database::{Database, Named, clock_offset, no_database};
 use super::key::new_key;
 use crate::app::{App, AppError, Setup};
 use crate::clock::Clock;
@@ -128,19 +128,6 @@ async fn first_key(store: &Store, clock: &Clock) -> Result<Option<String>, Failu
     let (key, row) = new_key(clock, FIRST_TENANT, ApiRole::Client, None);
     let made = store.insert_first_api_key(row).await.map_err(Failure::no)?;
     Ok(made.then(|| key.reveal().to_owned()))
-}
-
-/// `ONCEKEY_FAULT_CLOCK_OFFSET`, which only a process with faults may have.
-fn clock_offset(variables: impl Iterator<Item = (String, String)>) -> Result<Duration, Failure> {
-    let variables: std::collections::BTreeMap<_, _> = variables.collect();
-    let Some(text) = variables.get("ONCEKEY_FAULT_CLOCK_OFFSET") else { return Ok(Duration::ZERO) };
-    if variables.get("ONCEKEY_FAULTS").map(String::as_str) != Some("on") {
-        return Err(Failure::Usage(
-            "ONCEKEY_FAULT_CLOCK_OFFSET needs ONCEKEY_FAULTS=on as well".into(),
-        ));
-    }
-    humantime::parse_duration(text)
-        .map_err(|error| Failure::Usage(format!("ONCEKEY_FAULT_CLOCK_OFFSET: {error}")))
 }
 
 /// SIGTERM and SIGINT: the first drains, the second hurries.

@@ -11,6 +11,7 @@ use sqlx::{Connection, PgConnection};
 use super::claim::Claim;
 use super::error::StoreError;
 use super::lease::{Holder, Lease, Taken, WantedLease};
+use super::retire::hold_day;
 use super::{Store, record};
 use crate::domain::ids::{ConversationId, Fence, RequestId, TenantId};
 use crate::domain::liveness::{Liveness, LivenessRules};
@@ -249,12 +250,14 @@ fn wanted(found: &Record) -> Option<WantedLease<'_>> {
     })
 }
 
-/// Locks a record that is as it was read and that nobody runs, judged again under the lock.
+/// Locks a record that is as it was read and that nobody runs, judged again under the lock. Until the
+/// transaction ends its partition is not dropped.
 async fn lock_abandoned(
     connection: &mut PgConnection,
     rules: &LivenessRules,
     found: &Record,
 ) -> Result<bool, StoreError> {
+    hold_day(connection, found.at.day).await?;
     if !record::lock(connection, &found.at, found.guard).await? {
         return Ok(false);
     }
