@@ -78,11 +78,12 @@ impl TestDatabase {
 
     /// A server process of this database's own, for tests that kill it.
     pub async fn with_own_server(folder: &str) -> (Self, Cluster) {
-        let settings =
-            ClusterSettings::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder))
-                .parameter("fsync", "off");
-        let cluster =
-            tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap();
+        let cluster = own_server(folder, &[]).await;
+        (Self::empty_on(&cluster).await, cluster)
+    }
+
+    /// A new database without tables on such a server.
+    pub async fn empty_on(cluster: &Cluster) -> Self {
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut admin = PgConnection::connect(&cluster.connection_url()).await.unwrap();
         execute(&mut admin, &format!("drop database if exists {name} with (force)")).await;
@@ -90,7 +91,7 @@ impl TestDatabase {
         admin.close().await.unwrap();
         let url = url_of(&cluster.connection_url(), &name);
         let pool = PgPoolOptions::new().max_connections(4).connect(&url).await.unwrap();
-        (Self { name, url, pool }, cluster)
+        Self { name, url, pool }
     }
 
     /// The socket that a proxy puts itself before.
@@ -139,6 +140,16 @@ impl TestDatabase {
         })
         .await;
     }
+}
+
+/// Starts a server in a folder of its own, again where it was stopped before.
+pub async fn own_server(folder: &str, parameters: &[(&str, &str)]) -> Cluster {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    let mut settings = ClusterSettings::new(folder).parameter("fsync", "off");
+    for (name, value) in parameters {
+        settings = settings.parameter(name, value);
+    }
+    tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap()
 }
 
 fn url_of(cluster_url: &str, name: &str) -> String {
