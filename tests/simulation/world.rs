@@ -1,6 +1,6 @@
 //! The service with all that surrounds it, and what each command does to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,13 +51,12 @@ impl World {
             nodes.push(node);
         }
         let store = store_of(&database);
+        let tenants: BTreeSet<usize> =
+            history.operations.iter().map(|operation| operation.tenant).collect();
         let mut clients = BTreeMap::new();
-        for operation in &history.operations {
-            let tenant = format!("t{}", operation.tenant);
-            if !clients.contains_key(&tenant) {
-                let key = new_key(&store, &tenant, "client", None).await;
-                clients.insert(tenant, Client::new(nodes[0].address, &key));
-            }
+        for tenant in tenants.into_iter().map(|tenant| format!("t{tenant}")) {
+            let key = new_key(&store, &tenant, "client", None).await;
+            clients.insert(tenant, Client::new(nodes[0].address, &key));
         }
         let clients = Clients::new(history.clone(), journal.clone(), clients);
         let (forgotten, floor) = (BTreeMap::new(), 0);
