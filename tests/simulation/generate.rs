@@ -118,7 +118,7 @@ impl Draft {
                 self.push(Command::Answer { operation });
             }
             _ if self.calm => {}
-            67..88 => self.disturb(),
+            67..83 => self.disturb(),
             _ => scenes::any(self),
         }
     }

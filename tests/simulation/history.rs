@@ -51,7 +51,7 @@ pub enum Command {
         operation: usize,
         fault: Fault,
     },
-    /// Provider calls of this operation that are held go on.
+    /// The oldest provider call of this operation that is held goes on.
     Answer {
         operation: usize,
     },

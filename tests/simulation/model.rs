@@ -20,7 +20,8 @@ pub struct Model {
 #[derive(Default)]
 struct Script {
     faults: BTreeMap<usize, VecDeque<Fault>>,
-    gates: BTreeMap<usize, Gate>,
+    /// Of held calls, in the order in which they came.
+    gates: BTreeMap<usize, VecDeque<Gate>>,
     /// How many calls each operation has made.
     made: BTreeMap<usize, usize>,
     /// How many of them were waited for.
@@ -52,9 +53,10 @@ impl Model {
         self.script().faults.entry(operation).or_default().push_back(fault);
     }
 
-    /// Lets held calls of this operation go on.
+    /// Lets the operation's oldest held call go on.
     pub fn answer(&self, operation: usize) {
-        if let Some(gate) = self.script().gates.remove(&operation) {
+        let gate = self.script().gates.get_mut(&operation).and_then(VecDeque::pop_front);
+        if let Some(gate) = gate {
             gate.open();
         }
     }
@@ -77,7 +79,7 @@ impl Model {
         let mut script = self.script();
         script.calm = true;
         script.faults.clear();
-        std::mem::take(&mut script.gates).into_values().for_each(|gate| gate.open());
+        std::mem::take(&mut script.gates).into_values().flatten().for_each(|gate| gate.open());
     }
 
     /// Every fault that a call met, with its operation.
@@ -96,7 +98,11 @@ impl Script {
         let fault = self.faults.get_mut(&operation).and_then(VecDeque::pop_front);
         let Some(fault) = fault.filter(|_| !self.calm) else { return Reply::text(&text) };
         self.met.push((operation, fault));
-        let mut gate = || self.gates.entry(operation).or_insert_with(Gate::closed).clone();
+        let mut gate = || {
+            let gate = Gate::closed();
+            self.gates.entry(operation).or_default().push_back(gate.clone());
+            gate
+        };
         let answer = Reply::text(&text);
         match fault {
             Fault::Held => answer.before_head(Action::Hold(gate())),

@@ -4,13 +4,13 @@
 use super::generate::Draft;
 use super::history::Command::{
     Age, Answer, CrashServer, Cut, DropDay, Fault, Freeze, Hold, Line, Pause, Release, Send,
-    SendOther, Start, Thaw, UntilCalled, UntilHeld,
+    SendOther, Start, Thaw, UntilCalled, UntilHeld, UntilServer,
 };
 use super::history::{Command, Fault as Meets, Line as Wire, Place, Way};
 
 /// One of them.
 pub fn any(draft: &mut Draft) {
-    match draft.rng.below(8) {
+    match draft.rng.below(9) {
         0 => the_sleeper_wakes(draft),
         1 => a_commit_on_the_way(draft),
         2 => the_answer_to_the_commit_is_lost(draft),
@@ -18,16 +18,17 @@ pub fn any(draft: &mut Draft) {
         4 => two_sides_of_midnight(draft),
         5 => a_stolen_conversation(draft),
         6 => a_key_that_outlived_its_day(draft),
-        _ => a_key_used_twice(draft),
+        7 => a_key_used_twice(draft),
+        _ => the_sweep_meets_a_takeover(draft),
     }
 }
 
 fn tell(draft: &mut Draft, steps: &[Command]) {
     for step in steps {
-        if draft.rng.percent(94) {
+        if draft.rng.percent(97) {
             draft.push(*step);
         }
-        if draft.rng.percent(12) {
+        if draft.rng.percent(10) {
             let ms = draft.rng.below(60) as u64;
             draft.push(Pause { ms });
         }
@@ -143,6 +144,7 @@ fn a_forgotten_claim(draft: &mut Draft) {
             Send { operation, node },
             UntilCalled { operation },
             CrashServer { session },
+            UntilServer,
             Send { operation, node: other },
             Send { operation, node: other },
             UntilCalled { operation },
@@ -251,6 +253,43 @@ fn a_key_used_twice(draft: &mut Draft) {
             Answer { operation },
             Send { operation, node: other },
             SendOther { operation, node: other },
+        ],
+    );
+}
+
+/// One node finds a silent run and is slow to end it, while another takes the run over.
+fn the_sweep_meets_a_takeover(draft: &mut Draft) {
+    let operation = draft.new_operation();
+    let node = draft.node();
+    let other = draft.beside(node);
+    let sweeper = (0..draft.nodes.len()).find(|known| ![node, other].contains(known));
+    let held = draft.rng.percent(50);
+    let ms = 60 + draft.rng.below(120) as u64;
+    tell(
+        draft,
+        &[
+            Fault { operation, fault: Meets::Held },
+            Send { operation, node },
+            UntilCalled { operation },
+            Freeze { node },
+        ],
+    );
+    if held {
+        tell(draft, &[Fault { operation, fault: Meets::Held }]);
+    }
+    let node = sweeper.unwrap_or(other);
+    tell(
+        draft,
+        &[
+            Line { node, line: Wire::Pool, way: Way::DelayReplies { ms } },
+            Age,
+            Pause { ms: 166 + ms },
+            Send { operation, node: other },
+            UntilCalled { operation },
+            Pause { ms: 2 * ms },
+            Line { node, line: Wire::Pool, way: Way::Pass },
+            Answer { operation },
+            Answer { operation },
         ],
     );
 }

@@ -78,6 +78,11 @@ where
     }
 }
 
+/// Waits until the server answers.
+pub async fn answers(database: &TestDatabase) {
+    patiently("a look", || sqlx::query("select 1").execute(&database.pool)).await;
+}
+
 /// The process of the n-th session, counted round.
 fn nth(session: usize) -> String {
     format!(

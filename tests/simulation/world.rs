@@ -50,6 +50,7 @@ impl World {
             node.start(*days, &database, &journal).await.unwrap();
             nodes.push(node);
         }
+        server::age(&database).await;
         let store = store_of(&database);
         let tenants: BTreeSet<usize> =
             history.operations.iter().map(|operation| operation.tenant).collect();
@@ -84,6 +85,7 @@ impl World {
             Command::Answer { operation } => self.model.answer(operation),
             Command::UntilCalled { operation } => self.soon(self.model.called(operation)).await,
             Command::UntilHeld { node } => self.soon(self.nodes[node].until_held()).await,
+            Command::UntilServer => server::answers(&self.database).await,
             Command::Pause { ms } => tokio::time::sleep(Duration::from_millis(ms)).await,
             Command::Crash { node } => self.nodes[node].crash(),
             Command::Drain { node } => {
