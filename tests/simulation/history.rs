@@ -64,6 +64,8 @@ pub enum Command {
     UntilHeld {
         node: usize,
     },
+    /// Waits until the server answers.
+    UntilServer,
     Pause {
         ms: u64,
     },
