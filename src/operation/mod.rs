@@ -31,7 +31,7 @@ use crate::domain::chat::{ChatRequest, ENDPOINT};
 use crate::domain::failure::FailureKind;
 use crate::domain::hash::RequestHash;
 use crate::domain::ids::{OperationId, RequestId, Subject, TenantId};
-use crate::domain::key::{IdempotencyKey, KeySource, uuid_of};
+use crate::domain::key::{IdempotencyKey, KeySource};
 use crate::domain::pace::Pace;
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::record::{Record, StoredAnswer};
@@ -163,10 +163,11 @@ impl Inner {
                 "Send an Idempotency-Key header: a fresh UUID per operation, the same on every retry.",
             )),
             MissingKey::Derive { window } => {
-                // The hash stands for endpoint, subject and meaning; the tenant is the row's.
-                let candidate = uuid_of(&[b"oncekey derived key", &hash.0, fresh.as_bytes()]);
+                // The hash stands for endpoint, subject and meaning; the tenant is the row's. The key
+                // is one that a client may send itself: it is told, and coming back in a header or a
+                // path it names the same operation.
                 let derived =
-                    self.store.derived_key(arrival.tenant.clone(), hash.0, candidate, window).await;
+                    self.store.derived_key(arrival.tenant.clone(), hash.0, fresh, window).await;
                 derived
                     .map(|key| IdempotencyKey::made(key, KeySource::Derived))
                     .map_err(|error| database_problem(arrival.request_id, &error))

@@ -11,7 +11,9 @@
 mod broken_variants;
 mod busy_conversations;
 mod claims;
+mod derived_keys;
 mod heartbeats;
+mod keys;
 mod midnight;
 mod missing_partitions;
 mod node_locks;
