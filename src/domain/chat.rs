@@ -194,7 +194,7 @@ mod tests {
             (r#"{"conversation_id":"","message":"a"}"#, "conversation_id"),
             (r#"{"conversation_id":"c1","message":" \n"}"#, "message"),
             (r#"{"conversation_id":"c1","message":"a\u0000b"}"#, "U+0000"),
-            (r#"{"conversation_id":"c1","message":"Tea \ud83e"}"#, "surrogate"),
+            (r#"{"conversation_id":"c1","message":"Tea \ud83e"}"#, "hex escape"),
             (
                 r#"{"conversation_id":"c1","message":"a","options":{"temperature":2.5}}"#,
                 "temperature",

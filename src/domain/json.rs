@@ -128,7 +128,7 @@ mod tests {
             (r#"{"a":{"b":1,"b":2}}"#, "`b`"),
             (r#"{"a":"\u0000"}"#, "U+0000"),
             (r#"{"\u0000":1}"#, "U+0000"),
-            (r#"{"a":"\ud83e"}"#, "surrogate"),
+            (r#"{"a":"\ud83e"}"#, "hex escape"),
             (deep.as_str(), "recursion limit"),
             (r#"{"a\\\"":1e-20000}"#, "number"),
             ("{\"a\":1", "EOF"),

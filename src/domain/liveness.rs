@@ -13,14 +13,25 @@ pub enum Owner {
     Unknown,
 }
 
+impl Owner {
+    /// From the owner's row in `nodes`, where there is one, and its `dead_at`.
+    pub fn of(node_id: Option<i64>, dead_at: Option<DateTime<Utc>>) -> Self {
+        match (node_id, dead_at) {
+            (None, _) => Owner::Unknown,
+            (Some(_), None) => Owner::Registered,
+            (Some(_), Some(_)) => Owner::Dead,
+        }
+    }
+}
+
 /// Facts of one look, all of the database's clock.
 #[derive(Debug, Clone, Copy)]
 pub struct LivenessFacts {
     pub now: DateTime<Utc>,
     pub heartbeat_at: DateTime<Utc>,
     pub owner: Owner,
-    /// When this incarnation of the database was first seen; absent right after a crash recovery or
-    /// a promotion.
+    /// When this incarnation of the database was first seen; absent right after a start, a crash
+    /// recovery or a promotion.
     pub epoch: Option<DateTime<Utc>>,
 }
 

@@ -39,6 +39,7 @@ pub enum ErrorCode {
     ProviderBusy,
     RegionRefused,
     SlotTimeout,
+    WaitTimeout,
     Draining,
     DatabaseUnavailable,
     OutcomeUnknown,
@@ -108,6 +109,7 @@ impl ErrorCode {
             Self::ProviderBusy => (503, "provider_busy", "The provider is busy"),
             Self::RegionRefused => (503, "region_refused", "The provider refuses this region"),
             Self::SlotTimeout => (503, "slot_timeout", "No place at the provider became free"),
+            Self::WaitTimeout => (503, "wait_timeout", "The operation took longer than the wait"),
             Self::Draining => (503, "draining", "This server is shutting down"),
             Self::DatabaseUnavailable => {
                 (503, "database_unavailable", "The database cannot be reached")

@@ -8,7 +8,7 @@ use axum::response::Response;
 
 use super::answer::{ProblemResponse, of_reply};
 use super::auth::Caller;
-use super::{Http, body};
+use super::{Http, body, prefer};
 use crate::domain::chat::ChatRequest;
 use crate::domain::ids::RequestId;
 use crate::domain::key::{IdempotencyKey, KeyError};
@@ -26,6 +26,7 @@ pub async fn post_chat(
     let caller = caller.may_run()?;
     let id = caller.request_id;
     let key = header_key(request.headers(), id)?;
+    let wait = prefer::wait(request.headers(), http.max_wait);
     let text = body::json_text(&http, request, id).await?;
     let request = ChatRequest::read(&text)
         .map_err(|error| Problem::new(ErrorCode::InvalidRequest, id, error.to_string()))?;
@@ -35,8 +36,10 @@ pub async fn post_chat(
         subject: caller.subject,
         key,
         request: Arc::new(request),
+        wait: wait.unwrap_or_default(),
     };
-    Ok(of_reply(http.operations.chat(arrival).await))
+    let response = of_reply(http.operations.chat(arrival).await);
+    Ok(prefer::say_applied(response, wait))
 }
 
 /// The one key header, if there is any.

@@ -2,7 +2,8 @@
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::response::Response;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -12,7 +13,7 @@ use super::answer::{ProblemResponse, ok};
 use super::auth::Caller;
 use crate::domain::ids::ConversationId;
 use crate::domain::problem::{ErrorCode, Problem};
-use crate::operation::database_problem;
+use crate::operation::{Removal, database_problem};
 
 const DEFAULT_LIMIT: i64 = 100;
 const MAX_LIMIT: i64 = 1_000;
@@ -86,4 +87,35 @@ pub async fn get_turns(
         })
         .collect();
     ok(id, &PageBody { turns, next: page.next })
+}
+
+/// Deletes a conversation with its stored answers; its receipts stay.
+pub async fn delete_conversation(
+    State(http): State<Http>,
+    caller: Caller,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<Response, ProblemResponse> {
+    let caller = caller.may_read()?;
+    let id = caller.request_id;
+    let missing = || Problem::new(ErrorCode::NotFound, id, "There is no such conversation.");
+    let conversation =
+        path.ok().map(|Path(text)| text).filter(|text| !text.contains('\0')).ok_or_else(missing)?;
+    let removal = http
+        .operations
+        .delete_conversation(
+            caller.bearer.tenant,
+            ConversationId::new(conversation),
+            caller.subject,
+        )
+        .await
+        .map_err(|error| database_problem(id, &error))?;
+    match removal {
+        Removal::Removed => Ok(StatusCode::NO_CONTENT.into_response()),
+        Removal::Missing => Err(missing().into()),
+        Removal::Busy { retry_after } => {
+            let detail = "An operation runs in this conversation; ask again after retry_after_ms.";
+            let busy = Problem::new(ErrorCode::ConversationBusy, id, detail);
+            Err(busy.retry_after(Some(retry_after)).into())
+        }
+    }
 }

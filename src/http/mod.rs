@@ -7,14 +7,16 @@ mod body;
 mod chat;
 mod conversations;
 mod health;
+mod prefer;
 mod request_id;
 mod requests;
 mod server;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use tower_http::decompression::RequestDecompressionLayer;
 
 pub use server::{ServerSettings, serve};
@@ -33,6 +35,8 @@ pub struct Http {
     pub render_metrics: RenderMetrics,
     /// The largest body after decompression, in bytes.
     pub max_body: usize,
+    /// The longest wait that a client gets.
+    pub max_wait: Duration,
 }
 
 /// All routes. Whatever they do not know is answered in the shape of every other problem.
@@ -40,6 +44,8 @@ pub fn router(http: Http) -> Router {
     Router::new()
         .route("/v1/chat", post(chat::post_chat))
         .route("/v1/requests/{key}", get(requests::get_request))
+        .route("/v1/requests/{key}/cancel", post(requests::cancel_request))
+        .route("/v1/conversations/{id}", delete(conversations::delete_conversation))
         .route("/v1/conversations/{id}/turns", get(conversations::get_turns))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))

@@ -46,20 +46,45 @@ pub async fn get_request(
 ) -> Result<Response, ProblemResponse> {
     let caller = caller.may_read()?;
     let id = caller.request_id;
-    let Path(text) = path.map_err(|_| {
-        Problem::new(ErrorCode::IdempotencyKeyInvalid, id, "The key in the path is not UTF-8.")
-    })?;
-    let key = IdempotencyKey::parse(text.as_bytes())
-        .map_err(|error| Problem::new(ErrorCode::IdempotencyKeyInvalid, id, error.to_string()))?;
+    let key = path_key(path, id)?;
     let record = http
         .operations
         .record(caller.bearer.tenant, key.id, caller.subject.as_ref())
         .await
         .map_err(|error| database_problem(id, &error))?
-        .ok_or_else(|| {
-            Problem::new(ErrorCode::NotFound, id, "There is no request with this key.")
-        })?;
+        .ok_or_else(|| missing(id))?;
     ok(id, &body_of(&record))
+}
+
+/// Ends a run in progress; the record as it is then.
+pub async fn cancel_request(
+    State(http): State<Http>,
+    caller: Caller,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<Response, ProblemResponse> {
+    let caller = caller.may_read()?;
+    let id = caller.request_id;
+    let key = path_key(path, id)?;
+    let record = http
+        .operations
+        .cancel(caller.bearer.tenant, key.id, caller.subject)
+        .await
+        .map_err(|error| database_problem(id, &error))?
+        .ok_or_else(|| missing(id))?;
+    ok(id, &body_of(&record))
+}
+
+fn path_key(
+    path: Result<Path<String>, PathRejection>,
+    id: RequestId,
+) -> Result<IdempotencyKey, Problem> {
+    let invalid = |detail: String| Problem::new(ErrorCode::IdempotencyKeyInvalid, id, detail);
+    let Path(text) = path.map_err(|_| invalid("The key in the path is not UTF-8.".into()))?;
+    IdempotencyKey::parse(text.as_bytes()).map_err(|error| invalid(error.to_string()))
+}
+
+fn missing(id: RequestId) -> Problem {
+    Problem::new(ErrorCode::NotFound, id, "There is no request with this key.")
 }
 
 fn body_of(record: &Record) -> RecordBody<'_> {

@@ -20,6 +20,8 @@ use crate::store::{Beat, BeatingRun, Claim};
 pub enum Stop {
     /// The record is another run's now.
     Lost,
+    /// Somebody asked for its end, which is written already.
+    Cancelled,
     /// No beat got through for so long that somebody may have taken over.
     Untrusted,
 }
@@ -96,6 +98,15 @@ impl BeatingRuns {
     pub fn stop_all(&self) {
         for entry in self.lock().values() {
             entry.stop.send_replace(Some(Stop::Lost));
+        }
+    }
+
+    /// Stops the run of a key, whichever it is.
+    pub fn cancel(&self, tenant: &TenantId, key: Uuid) {
+        for ((its_tenant, its_key, _), entry) in self.lock().iter() {
+            if its_tenant == tenant && *its_key == key {
+                entry.stop.send_replace(Some(Stop::Cancelled));
+            }
         }
     }
 

@@ -1,12 +1,15 @@
 //! What can be asked without running anything.
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::Operations;
 use crate::domain::api_key::{ApiKey, ApiRole, Bearer};
+use crate::domain::failure::FailureKind;
 use crate::domain::ids::{ConversationId, Subject, TenantId};
 use crate::domain::record::Record;
-use crate::store::{DAYS_AHEAD, StoreError, TurnPage};
+use crate::store::{DAYS_AHEAD, Deletion, StoreError, TurnPage};
 
 /// Whether this node should get traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +21,17 @@ pub enum Readiness {
     Draining,
     NoDatabase,
     NoPartition,
+}
+
+/// How the deletion of a conversation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    Removed,
+    Missing,
+    /// An operation runs in it.
+    Busy {
+        retry_after: Duration,
+    },
 }
 
 impl Operations {
@@ -44,6 +58,42 @@ impl Operations {
         Ok(record.filter(|record| subject.is_none() || record.subject.as_ref() == subject))
     }
 
+    /// Ends a run in progress as a passing failure, at whatever node; otherwise changes nothing.
+    /// Returns the record as it is then. `None`: there is none that `subject` may see.
+    pub async fn cancel(
+        &self,
+        tenant: TenantId,
+        key: Uuid,
+        subject: Option<Subject>,
+    ) -> Result<Option<Record>, StoreError> {
+        let kind = FailureKind::Cancelled.as_str();
+        if self.0.store.cancel(tenant.clone(), key, subject.clone(), kind).await? {
+            // A run at another node learns it from its next beat; it cannot write meanwhile.
+            self.0.runs.cancel(&tenant, key);
+            self.0.waiting.wake(&tenant, key);
+            tracing::info!(event = "cancelled", tenant_id = %tenant, "a run was cancelled");
+        }
+        self.record(tenant, key, subject.as_ref()).await
+    }
+
+    /// Deletes a conversation; its receipts stay.
+    pub async fn delete_conversation(
+        &self,
+        tenant: TenantId,
+        conversation: ConversationId,
+        subject: Option<Subject>,
+    ) -> Result<Removal, StoreError> {
+        let deletion = self.0.store.delete_conversation(tenant, conversation, subject).await?;
+        Ok(match deletion {
+            Deletion::Deleted => Removal::Removed,
+            Deletion::Missing => Removal::Missing,
+            Deletion::Busy(holder) => {
+                let so_far = (holder.now - holder.claimed_at).to_std().unwrap_or_default();
+                Removal::Busy { retry_after: self.0.pace().retry_after(so_far) }
+            }
+        })
+    }
+
     /// A page of a conversation.
     pub async fn turns(
         &self,
@@ -63,7 +113,7 @@ impl Operations {
         }
         match self.0.store.runway().await {
             Err(error) => {
-                tracing::warn!(%error, "not ready");
+                tracing::warn!(event = "not_ready", %error, "not ready");
                 Readiness::NoDatabase
             }
             Ok(runway) if !runway.today => Readiness::NoPartition,

@@ -19,6 +19,7 @@ use crate::domain::record::State;
 /// Another operation that runs in the conversation.
 #[derive(Debug, Clone, Copy)]
 pub struct Holder {
+    pub key: Uuid,
     pub claimed_at: DateTime<Utc>,
     pub now: DateTime<Utc>,
 }
@@ -124,13 +125,24 @@ impl WantedLease<'_> {
         if subject.as_deref() != self.subject.map(Subject::as_str) {
             return Ok(Some(Taken::Hidden));
         }
-        let Some(active) = active.filter(|&active| active != self.key) else { return Ok(None) };
-        let held = record::read(connection, self.tenant, active, false).await?;
-        Ok(held.and_then(|row| row.record).and_then(|record| {
-            let alive = record.state == State::InProgress
-                && rules.judge(&record.liveness) == Liveness::Alive;
-            let holder = Holder { claimed_at: record.claimed_at, now: record.liveness.now };
-            alive.then_some(Taken::Busy(holder))
-        }))
+        let active = active.filter(|&active| active != self.key);
+        let holder = live_holder(connection, rules, self.tenant, active).await?;
+        Ok(holder.map(Taken::Busy))
     }
+}
+
+/// The operation that holds a conversation, if it is alive.
+pub(super) async fn live_holder(
+    connection: &mut PgConnection,
+    rules: &LivenessRules,
+    tenant: &TenantId,
+    active: Option<Uuid>,
+) -> Result<Option<Holder>, StoreError> {
+    let Some(key) = active else { return Ok(None) };
+    let held = record::read(connection, tenant, key, false).await?;
+    Ok(held.and_then(|row| row.record).and_then(|record| {
+        let alive =
+            record.state == State::InProgress && rules.judge(&record.liveness) == Liveness::Alive;
+        alive.then_some(Holder { key, claimed_at: record.claimed_at, now: record.liveness.now })
+    }))
 }

@@ -3,19 +3,26 @@
 
 mod api_keys;
 mod audit;
+mod cancel;
 mod claim;
+mod cleaning;
 mod commit;
 mod connection;
 mod conversations;
 mod derived;
+mod erase;
 mod error;
 mod fail;
 mod lease;
 mod nodes;
 mod partitions;
+mod pool;
 mod reclaim;
 mod record;
+mod retire;
 mod schema;
+mod stock;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -28,15 +35,19 @@ use uuid::Uuid;
 pub use api_keys::{ApiKeyRow, KnownKey, NewApiKey};
 pub use audit::{Finding, INVARIANTS};
 pub use claim::{Claim, ClaimOutcome, NewClaim};
+pub use cleaning::{Cleaned, Cleaning};
 pub use commit::{CallRow, ChatCommit, CommitOutcome, CommitTrace};
 pub use connection::Database;
 pub use conversations::{TurnPage, TurnRow};
+pub use erase::Deletion;
 pub use error::StoreError;
 pub use fail::Failure;
 pub use lease::Holder;
 pub use nodes::{Beat, BeatingRun, NodeSession, Registration};
-pub use partitions::{DAYS_AHEAD, Runway, partition_name};
+pub use partitions::{DAYS_AHEAD, Partition, Runway, Standing, partition_name};
 pub use reclaim::{Counting, ReclaimOutcome};
+pub use retire::{Dropping, PartitionSession, Reader};
+pub use stock::PartitionStock;
 
 use crate::clock::Clock;
 use crate::domain::ids::{NodeId, TenantId};

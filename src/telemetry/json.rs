@@ -73,6 +73,14 @@ impl Visit for Fields {
         self.put(field.name(), value);
     }
 
+    /// `Duration::as_millis` gives these; beyond 64 bits no reader of JSON follows.
+    fn record_u128(&mut self, field: &Field, value: u128) {
+        match u64::try_from(value) {
+            Ok(value) => self.put(field.name(), value),
+            Err(_) => self.put(field.name(), value.to_string()),
+        }
+    }
+
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.put(field.name(), value);
     }

@@ -46,9 +46,10 @@ fn a_json_line_carries_the_fields_of_its_event_and_of_all_spans_side_by_side() {
             fence = 3_i64,
             ratio = 0.5,
             held = true,
+            took_ms = 5_u128,
             "a \"line\"\nmore"
         );
-        tracing::warn!(event = "retrying", step = 9, why = ?Some("x"));
+        tracing::warn!(event = "retrying", took_ms = 202_u128, step = 9, why = ?Some("x"));
     });
 
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -65,8 +66,10 @@ fn a_json_line_carries_the_fields_of_its_event_and_of_all_spans_side_by_side() {
         (&claimed["fence"], &claimed["ratio"], &claimed["held"]),
         (&3.into(), &0.5.into(), &true.into())
     );
+    assert_eq!(claimed["took_ms"], 5);
     let timestamp = claimed["timestamp"].as_str().unwrap();
     assert!(chrono::DateTime::parse_from_rfc3339(timestamp).is_ok(), "{timestamp}");
+    assert_eq!(retrying["took_ms"], 202);
     assert_eq!((&retrying["step"], &retrying["why"]), (&9.into(), &"Some(\"x\")".into()));
     assert_eq!((&retrying["request_id"], &retrying["level"]), (&"r-1".into(), &"WARN".into()));
 }

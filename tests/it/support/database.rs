@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use oncekey::clock::Clock;
+use oncekey::domain::liveness::LivenessRules;
 use oncekey::postgres::{Cluster, ClusterSettings, start_or_attach};
-use oncekey::store::Store;
+use oncekey::store::{Store, StoreSettings};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool};
 use tokio::sync::OnceCell;
@@ -66,6 +69,16 @@ async fn execute(connection: &mut PgConnection, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(connection).await.unwrap();
 }
 
+/// Starts a server of a test's own in this folder; also once more, after its end.
+pub async fn start_server(folder: &str, parameters: &[(&str, &str)]) -> Cluster {
+    let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    let mut settings = ClusterSettings::new(home).parameter("fsync", "off");
+    for (name, value) in parameters {
+        settings = settings.parameter(name, value);
+    }
+    tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap()
+}
+
 impl TestDatabase {
     pub async fn new() -> Self {
         let cluster = cluster().await;
@@ -80,7 +93,8 @@ impl TestDatabase {
 
     /// A server process of this database's own, for tests that kill it.
     pub async fn with_own_server(folder: &str) -> (Self, Cluster) {
-        Self::with_server(folder, &[]).await
+        let cluster = start_server(folder, &[]).await;
+        (Self::empty_on(&cluster).await, cluster)
     }
 
     /// An empty database on a server that writes nothing of its own accord, so that its WAL tells
@@ -92,17 +106,12 @@ impl TestDatabase {
             ("max_wal_senders", "0"),
             ("checkpoint_timeout", "1h"),
         ];
-        Self::with_server(folder, &quiet).await
+        let cluster = start_server(folder, &quiet).await;
+        (Self::empty_on(&cluster).await, cluster)
     }
 
-    async fn with_server(folder: &str, parameters: &[(&str, &str)]) -> (Self, Cluster) {
-        let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
-        let mut settings = ClusterSettings::new(home).parameter("fsync", "off");
-        for (name, value) in parameters {
-            settings = settings.parameter(name, value);
-        }
-        let cluster =
-            tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap();
+    /// A new database without tables on such a server.
+    pub async fn empty_on(cluster: &Cluster) -> Self {
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut admin = PgConnection::connect(&cluster.connection_url()).await.unwrap();
         execute(&mut admin, &format!("drop database if exists {name} with (force)")).await;
@@ -110,7 +119,7 @@ impl TestDatabase {
         admin.close().await.unwrap();
         let url = url_of(&cluster.connection_url(), &name);
         let pool = PgPoolOptions::new().max_connections(4).connect(&url).await.unwrap();
-        (Self { name, url, pool }, cluster)
+        Self { name, url, pool }
     }
 
     /// The socket that a proxy puts itself before.
@@ -145,6 +154,40 @@ impl TestDatabase {
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&self.pool).await.unwrap();
     }
 
+    /// A store of the test's own, for making API keys and checking invariants.
+    pub fn store(&self) -> Store {
+        let settings = StoreSettings {
+            url: self.url.clone(),
+            direct_url: None,
+            pool_size: 2,
+            liveness: LivenessRules {
+                stale_after: Duration::from_secs(60),
+                grace: Duration::from_secs(12),
+            },
+            clock_offset: Duration::ZERO,
+        };
+        Store::new(settings, Clock::system()).unwrap()
+    }
+
+    /// Makes this incarnation of the database a day old, so that silence, free locks and unknown
+    /// owners count.
+    pub async fn age_epoch(&self) {
+        self.execute(
+            "insert into server_epoch (first_seen) values (clock_timestamp() - interval '1 day')
+            on conflict (one) do update set first_seen = excluded.first_seen",
+        )
+        .await;
+    }
+
+    /// Makes every run silent for longer than `stale_after`.
+    pub async fn age_heartbeats(&self) {
+        self.execute(
+            "update request_records set heartbeat_at = clock_timestamp() - interval '1 day'
+            where state = 'in_progress'",
+        )
+        .await;
+    }
+
     /// Committed operations, receipts and events.
     pub async fn outcomes(&self) -> (i64, i64, i64) {
         let turns = self.count("select count(*) from turns").await;
@@ -154,15 +197,6 @@ impl TestDatabase {
             self.count("select count(*) from usage_receipts").await,
             self.count("select count(*) from outbox").await,
         )
-    }
-
-    /// As if the database had been up for a day: silence, free locks and unknown owners count.
-    pub async fn age_epoch(&self) {
-        self.execute(
-            "insert into server_epoch values (true, clock_timestamp() - interval '1 day')
-            on conflict (one) do update set first_seen = excluded.first_seen",
-        )
-        .await;
     }
 
     /// As if the run under this key had not beaten for ten minutes.
@@ -179,6 +213,20 @@ impl TestDatabase {
         let sql = "select fence, attempts, state, failure_kind from request_records
             where idempotency_key = $1";
         sqlx::query_as(sql).bind(key).fetch_one(&self.pool).await.unwrap()
+    }
+
+    /// Waits until a statement that begins with this comment waits for a lock; its session.
+    pub async fn until_waits_for_lock(&self, statement: &str) -> i64 {
+        let sql = format!(
+            "select coalesce(max(pid), 0)::bigint from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock'
+                and starts_with(query, '/* {statement} */')"
+        );
+        super::eventually(&format!("{statement} waits for a lock"), || async {
+            self.count(&sql).await != 0
+        })
+        .await;
+        self.count(&sql).await
     }
 
     /// Waits until so many sessions wait for a lock.

@@ -1,0 +1,303 @@
+//! An arrival: it claims, acts on what `domain::arrival` decides about what it found, waits where it
+//! was asked to, and runs if it won.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::waiting::Ticket;
+use super::{
+    ChatArrival, Inner, MissingKey, Model, Outcome, Reply, chat, database_problem, disowned, run,
+};
+use crate::clock::Moment;
+use crate::domain::arrival::{Decision, decide};
+use crate::domain::chat::ENDPOINT;
+use crate::domain::failure::FailureKind;
+use crate::domain::hash::RequestHash;
+use crate::domain::ids::OperationId;
+use crate::domain::key::{IdempotencyKey, KeySource};
+use crate::domain::problem::{ErrorCode, Problem};
+use crate::domain::record::{Record, State, StoredAnswer};
+use crate::domain::retry::GiveUpReason;
+use crate::faults::Point;
+use crate::store::{Claim, ClaimOutcome, Counting, Holder, NewClaim, ReclaimOutcome, StoreError};
+
+/// Times that an arrival starts anew because others changed what it had read.
+const ROUNDS: u32 = 8;
+
+/// What one look at an arrival's record came to.
+enum Round {
+    Settled(Outcome),
+    /// Somebody changed what was read; look again.
+    Changed,
+    /// A living run, of this operation or of its conversation, stands in the way.
+    Occupied {
+        by: Uuid,
+        problem: Problem,
+    },
+}
+
+impl Inner {
+    pub(super) async fn arrive(&self, arrival: ChatArrival, gone: CancellationToken) -> Reply {
+        let hash = arrival.request.meaning(arrival.subject.as_ref());
+        let (made_key, source, outcome) = match self.key_of(&arrival, &hash).await {
+            Ok(key) => {
+                let source = key.source;
+                let made = matches!(source, KeySource::Derived | KeySource::Absent);
+                let outcome = self.answer(&arrival, key.clone(), hash, &gone).await;
+                (made.then_some(key), source.as_str(), outcome)
+            }
+            Err(problem) => (None, "none", Outcome::Refused(problem)),
+        };
+        metrics::counter!("oncekey_requests_total", "endpoint" => ENDPOINT,
+            "key_source" => source, "outcome" => outcome.label())
+        .increment(1);
+        Reply { made_key, outcome }
+    }
+
+    /// The client's key, or what the policy puts in its place.
+    async fn key_of(
+        &self,
+        arrival: &ChatArrival,
+        hash: &RequestHash,
+    ) -> Result<IdempotencyKey, Problem> {
+        if let Some(key) = &arrival.key {
+            return Ok(key.clone());
+        }
+        let fresh = self.clock.new_id();
+        match self.settings.missing_key {
+            MissingKey::Pass => Ok(IdempotencyKey::made(fresh, KeySource::Absent)),
+            MissingKey::Require => Err(Problem::new(
+                ErrorCode::IdempotencyKeyRequired,
+                arrival.request_id,
+                "Send an Idempotency-Key header: a fresh UUID per operation, the same on every retry.",
+            )),
+            MissingKey::Derive { window } => {
+                // The hash stands for endpoint, subject and meaning; the tenant is the row's. The key
+                // is one that a client may send itself: it is told, and coming back in a header or a
+                // path it names the same operation.
+                let derived =
+                    self.store.derived_key(arrival.tenant.clone(), hash.0, fresh, window).await;
+                derived
+                    .map(|key| IdempotencyKey::made(key, KeySource::Derived))
+                    .map_err(|error| database_problem(arrival.request_id, &error))
+            }
+        }
+    }
+
+    async fn answer(
+        &self,
+        arrival: &ChatArrival,
+        key: IdempotencyKey,
+        hash: RequestHash,
+        gone: &CancellationToken,
+    ) -> Outcome {
+        let id = arrival.request_id;
+        let Some(model) = self.models.get(&arrival.request.model) else {
+            let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let detail =
+                format!("There is no model {:?} here; there are: {known}.", arrival.request.model);
+            return Outcome::Refused(Problem::new(ErrorCode::InvalidRequest, id, detail));
+        };
+        self.faults.reach(Point::BeforeClaim).await;
+        let deadline = self.clock.now() + arrival.wait;
+        let mut ticket: Option<Ticket> = None;
+        let mut overtaken = 0;
+        while overtaken < ROUNDS {
+            match self.round(arrival, model, &key, &hash).await {
+                Ok(Round::Settled(outcome)) => return outcome,
+                Ok(Round::Changed) => overtaken += 1,
+                Ok(Round::Occupied { problem, .. }) if arrival.wait.is_zero() => {
+                    return Outcome::Refused(problem);
+                }
+                Ok(Round::Occupied { by, .. }) => {
+                    match ticket.as_mut().filter(|it| it.is_for(by)) {
+                        // Look once more: it may have ended before the place was taken.
+                        None => ticket = Some(self.waiting.take_ticket(&arrival.tenant, by)),
+                        Some(ticket) => tokio::select! {
+                            () = ticket.woken() => {}
+                            () = self.clock.sleep_until(deadline) => {
+                                return self.refused(arrival, ErrorCode::WaitTimeout, None);
+                            }
+                            () = self.lifecycle.draining() => {
+                                return self.refused(arrival, ErrorCode::Draining, None);
+                            }
+                            () = gone.cancelled() => {
+                                return self.refused(arrival, ErrorCode::WaitTimeout, None);
+                            }
+                        },
+                    }
+                }
+                Err(error) => {
+                    if error.is_in_doubt() {
+                        disowned::release(self, arrival.tenant.clone(), key.id, id);
+                    }
+                    return Outcome::Refused(database_problem(id, &error));
+                }
+            }
+        }
+        let error = StoreError::Conflict("an arrival was overtaken too often".into());
+        Outcome::Refused(database_problem(id, &error))
+    }
+
+    /// Claims, or decides on what stands under the key.
+    async fn round(
+        &self,
+        arrival: &ChatArrival,
+        model: &Model,
+        key: &IdempotencyKey,
+        hash: &RequestHash,
+    ) -> Result<Round, StoreError> {
+        let begun = self.clock.now();
+        let found = if self.lifecycle.is_draining() {
+            // Nothing new begins here, but what is known can still be told.
+            match self.store.record(arrival.tenant.clone(), key.id).await? {
+                Some(record) => ClaimOutcome::Exists(Box::new(record)),
+                None => return Ok(settled(self.refused(arrival, ErrorCode::Draining, None))),
+            }
+        } else {
+            let new = NewClaim {
+                tenant: arrival.tenant.clone(),
+                key: key.clone(),
+                endpoint: ENDPOINT,
+                subject: arrival.subject.clone(),
+                conversation_id: arrival.request.conversation_id.clone(),
+                hash: *hash,
+                operation_id: OperationId(self.clock.new_id()),
+                request_id: arrival.request_id,
+            };
+            self.store.claim(new).await?
+        };
+        match found {
+            ClaimOutcome::Won(claim) => {
+                tracing::info!(event = "claimed", fence = %claim.guard.fence, key_source = key.source.as_str(), "claimed");
+                Ok(settled(self.run(arrival, model, &claim, begun).await))
+            }
+            ClaimOutcome::Exists(record) => self.exists(arrival, model, hash, record, begun).await,
+            ClaimOutcome::ConversationBusy(holder) => Ok(self.busy(arrival, &holder)),
+            ClaimOutcome::ConversationHidden => Ok(settled(self.hidden(arrival))),
+        }
+    }
+
+    async fn exists(
+        &self,
+        arrival: &ChatArrival,
+        model: &Model,
+        hash: &RequestHash,
+        record: Box<Record>,
+        begun: Moment,
+    ) -> Result<Round, StoreError> {
+        let rules = self.store.liveness_rules();
+        let counting = match decide(&record, hash, &rules, &self.settings.retry) {
+            Decision::KeyReused => {
+                return Ok(settled(self.refused(arrival, ErrorCode::IdempotencyKeyReuse, None)));
+            }
+            Decision::Erased => return Ok(settled(self.refused(arrival, ErrorCode::Erased, None))),
+            Decision::Replay(answer) => {
+                let run = record.guard.request_id;
+                tracing::info!(event = "replayed", run = %run, status = answer.status, "replayed");
+                let replay_of = Some(run);
+                return Ok(settled(Outcome::Stored { answer: Arc::new(answer), replay_of }));
+            }
+            Decision::InProgress { so_far } => {
+                let wait = self.pace().retry_after(so_far);
+                let problem = refusal(arrival, ErrorCode::InProgress, Some(wait));
+                return Ok(Round::Occupied { by: record.at.key, problem });
+            }
+            Decision::GiveUp(reason) => return self.give_up(*record, &reason).await,
+            Decision::TakeOver(_) | Decision::ClaimAgain { .. } if self.lifecycle.is_draining() => {
+                return Ok(settled(self.refused(arrival, ErrorCode::Draining, None)));
+            }
+            Decision::TakeOver(why) => {
+                tracing::warn!(event = "taken_over", ?why, fence = %record.guard.fence, run = %record.guard.request_id, "taking over a run without a live owner");
+                Counting::Counts
+            }
+            Decision::ClaimAgain { counts: true } => Counting::Counts,
+            Decision::ClaimAgain { counts: false } => Counting::DoesNotCount,
+        };
+        let takeover = record.state == State::InProgress;
+        match self.store.reclaim(Arc::new(*record), arrival.request_id, counting).await? {
+            ReclaimOutcome::Won(claim) => {
+                if takeover {
+                    metrics::counter!("oncekey_takeovers_total").increment(1);
+                }
+                tracing::info!(event = "claimed", fence = %claim.guard.fence, attempts = claim.attempts, takeover, "claimed again");
+                Ok(settled(self.run(arrival, model, &claim, begun).await))
+            }
+            ReclaimOutcome::Changed => Ok(Round::Changed),
+            ReclaimOutcome::ConversationBusy(holder) => Ok(self.busy(arrival, &holder)),
+            ReclaimOutcome::ConversationHidden => Ok(settled(self.hidden(arrival))),
+        }
+    }
+
+    async fn run(
+        &self,
+        arrival: &ChatArrival,
+        model: &Model,
+        claim: &Claim,
+        begun: Moment,
+    ) -> Outcome {
+        let job =
+            chat::ChatJob { request: arrival.request.clone(), subject: arrival.subject.clone() };
+        let outcome = run::Run { inner: self, claim, job: &job, model, begun }.perform().await;
+        self.waiting.wake(&claim.at.tenant, claim.at.key);
+        outcome
+    }
+
+    /// Ends the operation for good; the stored problem carries the id of its last run.
+    async fn give_up(&self, record: Record, reason: &GiveUpReason) -> Result<Round, StoreError> {
+        let last_run = record.guard.request_id;
+        let (tenant, key) = (record.at.tenant.clone(), record.at.key);
+        let detail = format!("This operation is not tried again: {reason}.");
+        let problem = Problem::new(ErrorCode::GaveUp, last_run, detail);
+        let answer = StoredAnswer { status: problem.status(), body: problem.to_json() };
+        let kind = FailureKind::GaveUp.as_str();
+        if !self.store.give_up(Arc::new(record), kind, answer.clone()).await? {
+            return Ok(Round::Changed);
+        }
+        self.waiting.wake(&tenant, key);
+        tracing::warn!(event = "gave_up", %reason, run = %last_run, "gave up");
+        Ok(settled(Outcome::Stored { answer: Arc::new(answer), replay_of: Some(last_run) }))
+    }
+
+    fn busy(&self, arrival: &ChatArrival, holder: &Holder) -> Round {
+        let so_far = (holder.now - holder.claimed_at).to_std().unwrap_or_default();
+        let wait = self.pace().retry_after(so_far);
+        let problem = refusal(arrival, ErrorCode::ConversationBusy, Some(wait));
+        Round::Occupied { by: holder.key, problem }
+    }
+
+    fn hidden(&self, arrival: &ChatArrival) -> Outcome {
+        self.refused(arrival, ErrorCode::NotFound, None)
+    }
+
+    fn refused(&self, arrival: &ChatArrival, code: ErrorCode, wait: Option<Duration>) -> Outcome {
+        Outcome::Refused(refusal(arrival, code, wait))
+    }
+}
+
+fn settled(outcome: Outcome) -> Round {
+    Round::Settled(outcome)
+}
+
+fn refusal(arrival: &ChatArrival, code: ErrorCode, wait: Option<Duration>) -> Problem {
+    let detail = match code {
+        ErrorCode::IdempotencyKeyReuse => {
+            "Another request was sent under this Idempotency-Key; mint one key per operation."
+        }
+        ErrorCode::InProgress => "Ask again with the same key after retry_after_ms.",
+        ErrorCode::ConversationBusy => {
+            "Wait for the other operation; send the same request again after retry_after_ms."
+        }
+        ErrorCode::WaitTimeout => "It still runs; send the same request again.",
+        ErrorCode::Erased => "The answer of this operation was erased with its conversation.",
+        ErrorCode::NotFound => "There is no such conversation.",
+        ErrorCode::Draining => {
+            "This server takes no new work; send the same request again, elsewhere if you can."
+        }
+        _ => code.title(),
+    };
+    Problem::new(code, arrival.request_id, detail).retry_after(wait)
+}
