@@ -48,7 +48,7 @@ pub(super) async fn settle(inner: &Inner, left: LeftSeat, commit: &Arc<ChatCommi
             Err(StoreError::LeaseLost) => return Ending::LeaseLost,
             Err(error) if error.is_unavailable() || error.is_conflict() => error,
             Err(error) => {
-                tracing::error!(%error, "the database refused the commit");
+                tracing::error!(event = "commit_refused", %error, "the database refused the commit");
                 return Ending::Broken;
             }
         };
@@ -72,7 +72,11 @@ async fn trace(inner: &Inner, left: LeftSeat, commit: &ChatCommit) -> Option<Com
     loop {
         match inner.store.trace_commit(commit.at.clone(), commit.guard).await {
             Ok(trace) => return Some(trace),
-            Err(error) => tracing::warn!(%error, "what became of the commit is not known yet"),
+            Err(error) => tracing::warn!(
+                event = "commit_in_doubt",
+                %error,
+                "what became of the commit is not known yet"
+            ),
         }
         if inner.clock.now() >= left.trusted_until {
             return None;

@@ -128,6 +128,7 @@ impl Operations {
         let inner = self.0.clone();
         let request_id = arrival.request_id;
         let span = tracing::info_span!("arrival", %request_id, tenant_id = %arrival.tenant);
+        let told = span.clone();
         let here = CancellationToken::new();
         let gone = here.clone();
         // Cancelled when the caller stops waiting: a run goes on then, a wait does not.
@@ -135,8 +136,10 @@ impl Operations {
         let work = async move { inner.arrive(arrival, gone).await }.instrument(span);
         match self.0.lifecycle.spawn_run(work).await {
             Ok(reply) => reply,
-            Err(error) => {
-                tracing::error!(%request_id, %error, "an arrival ended without an answer");
+            Err(_) => {
+                told.in_scope(|| {
+                    tracing::error!(event = "internal", "an arrival ended without an answer");
+                });
                 let problem = internal(request_id);
                 Reply { made_key: None, outcome: Outcome::Refused(problem) }
             }

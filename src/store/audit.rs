@@ -98,7 +98,7 @@ pub const INVARIANTS: &[Invariant] = &[
             where r.tenant_id is null and u.record_day in (
                 select to_date(substr(p.relname::text, 17), 'YYYYMMDD')
                 from pg_inherits i join pg_class p on p.oid = i.inhrelid
-                where i.inhparent = 'request_records'::regclass
+                where i.inhparent = 'request_records'::regclass and not i.inhdetachpending
                     and p.relname ~ '^request_records_[0-9]{8}$')",
     },
     Invariant {

@@ -184,11 +184,15 @@ impl Store {
                 Box::pin(async move {
                     let mut transaction = connection.begin().await?;
                     let Some(day) = lock_key(&mut transaction, &new, offset).await? else {
+                        transaction.rollback().await?;
                         return Ok(None);
                     };
                     let head_seq = match new.wanted().take(&mut transaction, &rules).await? {
                         Lease::Free { head_seq } => head_seq,
-                        Lease::Taken(taken) => return Ok(Some(taken.into())),
+                        Lease::Taken(taken) => {
+                            transaction.rollback().await?;
+                            return Ok(Some(taken.into()));
+                        }
                     };
                     let claimed_at = sqlx::query_scalar!(
                         "/* claim.insert */

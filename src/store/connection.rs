@@ -13,6 +13,7 @@ use std::time::Duration;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 use tracing::log::LevelFilter;
 
 use super::error::StoreError;
@@ -77,19 +78,27 @@ impl Database {
         F: for<'c> Fn(&'c mut PgConnection) -> Work<'c, T> + Send + Sync + 'static,
     {
         let this = self.clone();
-        let task = self.tasks.spawn(async move {
+        let whole = async move {
             let mut repeats = 0;
             loop {
                 match this.run_once(limit, &work).await {
                     Err(error) if error.is_conflict() && repeats < CONFLICT_REPEATS => {
                         repeats += 1;
-                        tracing::info!(transaction = name, repeats, %error, "transaction repeated");
+                        tracing::info!(
+                            event = "transaction_repeated",
+                            transaction = name,
+                            repeats,
+                            %error,
+                            "undone by another one"
+                        );
                     }
                     outcome => return outcome,
                 }
             }
-        });
-        task.await.unwrap_or_else(|panic| Err(StoreError::Bug(panic.to_string())))
+        };
+        // What it logs is its caller's, though the task is not.
+        let task = self.tasks.spawn(whole.in_current_span());
+        task.await.unwrap_or_else(|_| Err(StoreError::Bug(format!("{name} panicked"))))
     }
 
     async fn run_once<T, F>(&self, limit: Duration, work: &F) -> Result<T, StoreError>

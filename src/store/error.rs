@@ -78,12 +78,18 @@ impl From<sqlx::Error> for StoreError {
                     code if code.starts_with("57P") || code.starts_with("08") => {
                         StoreError::unavailable(refusal.message().to_owned())
                     }
+                    // A login or a database that is refused: no statement began, and whoever runs
+                    // the service can mend it.
+                    code if code.starts_with("28") || code == "3D000" => {
+                        StoreError::unavailable(refusal.message().to_owned())
+                    }
                     // A read-only server: the primary has just become a standby.
                     "25006" => StoreError::unavailable(refusal.message().to_owned()),
                     code => StoreError::Bug(format!("{} ({code})", refusal.message())),
                 }
             }
-            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => {
+            sqlx::Error::Io(error) => StoreError::unavailable(error.to_string()),
+            sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => {
                 StoreError::unavailable(error.to_string())
             }
             _ => StoreError::Bug(error.to_string()),

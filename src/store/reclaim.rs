@@ -11,6 +11,7 @@ use sqlx::{Connection, PgConnection};
 use super::claim::Claim;
 use super::error::StoreError;
 use super::lease::{Holder, Lease, Taken, WantedLease};
+use super::retire::hold_day;
 use super::{Store, record};
 use crate::domain::ids::{ConversationId, Fence, RequestId, TenantId};
 use crate::domain::liveness::{Liveness, LivenessRules};
@@ -86,14 +87,18 @@ impl Store {
                     )
                     .fetch_one(&mut *transaction)
                     .await?;
-                    let Some(now) = lock_abandoned(&mut transaction, &rules, &found).await? else {
+                    if !lock_abandoned(&mut transaction, &rules, &found).await? {
+                        transaction.rollback().await?;
                         return Ok(ReclaimOutcome::Changed);
-                    };
+                    }
                     let mut head_seq = 0;
                     if let Some(wanted) = wanted(&found) {
                         match wanted.take(&mut transaction, &rules).await? {
                             Lease::Free { head_seq: head } => head_seq = head,
-                            Lease::Taken(taken) => return Ok(taken.into()),
+                            Lease::Taken(taken) => {
+                                transaction.rollback().await?;
+                                return Ok(taken.into());
+                            }
                         }
                     }
                     let row = sqlx::query!(
@@ -114,7 +119,6 @@ impl Store {
                     .fetch_one(&mut *transaction)
                     .await?;
                     transaction.commit().await?;
-                    tracing::debug!(fence = row.fence, %now, "claimed again");
                     Ok(ReclaimOutcome::Won(Claim {
                         at: found.at.clone(),
                         guard: Guard { fence: Fence(row.fence), request_id },
@@ -138,27 +142,49 @@ impl Store {
         kind: &'static str,
         answer: StoredAnswer,
     ) -> Result<bool, StoreError> {
+        self.end_unowned(found, kind, Some(answer)).await
+    }
+
+    /// Ends a run without a live owner as a passing failure and frees its conversation.
+    /// `false`: it lives after all, or somebody took it over.
+    pub async fn abandon(
+        &self,
+        found: Arc<Record>,
+        kind: &'static str,
+    ) -> Result<bool, StoreError> {
+        self.end_unowned(found, kind, None).await
+    }
+
+    /// With an answer for good, without one in passing.
+    async fn end_unowned(
+        &self,
+        found: Arc<Record>,
+        kind: &'static str,
+        answer: Option<StoredAnswer>,
+    ) -> Result<bool, StoreError> {
         let (rules, answer) = (self.liveness, Arc::new(answer));
         self.database
-            .run("give_up", move |connection| {
+            .run("end_unowned", move |connection| {
                 let (found, answer) = (found.clone(), answer.clone());
                 Box::pin(async move {
                     let mut transaction = connection.begin().await?;
-                    if lock_abandoned(&mut transaction, &rules, &found).await?.is_none() {
+                    if !lock_abandoned(&mut transaction, &rules, &found).await? {
+                        transaction.rollback().await?;
                         return Ok(false);
                     }
                     sqlx::query!(
-                        "/* give_up.end */
+                        "/* end_unowned */
                         update request_records set state = 'failed', failure_kind = $4,
-                            failure_final = true, response_status = $5, response = $6,
+                            failure_final = $5, response_status = $6, response = $7,
                             completed_at = clock_timestamp()
                         where tenant_id = $1 and idempotency_key = $2 and day = $3",
                         found.at.tenant.as_str(),
                         found.at.key,
                         found.at.day,
                         kind,
-                        i32::from(answer.status),
-                        answer.body,
+                        answer.is_some(),
+                        answer.as_ref().as_ref().map(|answer| i32::from(answer.status)),
+                        answer.as_ref().as_ref().map(|answer| &answer.body[..]),
                     )
                     .execute(&mut *transaction)
                     .await?;
@@ -203,43 +229,6 @@ impl Store {
             })
             .await
     }
-
-    /// Ends a run without a live owner as a passing failure and frees its conversation.
-    /// `false`: it lives after all, or somebody took it over.
-    pub async fn abandon(
-        &self,
-        found: Arc<Record>,
-        kind: &'static str,
-    ) -> Result<bool, StoreError> {
-        let rules = self.liveness;
-        self.database
-            .run("sweep.end", move |connection| {
-                let found = found.clone();
-                Box::pin(async move {
-                    let mut transaction = connection.begin().await?;
-                    if lock_abandoned(&mut transaction, &rules, &found).await?.is_none() {
-                        return Ok(false);
-                    }
-                    sqlx::query!(
-                        "/* sweep.end */
-                        update request_records set state = 'failed', failure_kind = $4,
-                            failure_final = false, completed_at = clock_timestamp()
-                        where tenant_id = $1 and idempotency_key = $2 and day = $3",
-                        found.at.tenant.as_str(),
-                        found.at.key,
-                        found.at.day,
-                        kind,
-                    )
-                    .execute(&mut *transaction)
-                    .await?;
-                    free_conversation(&mut transaction, &found.at, found.conversation_id.as_ref())
-                        .await?;
-                    transaction.commit().await?;
-                    Ok(true)
-                })
-            })
-            .await
-    }
 }
 
 impl From<Taken> for ReclaimOutcome {
@@ -261,24 +250,25 @@ fn wanted(found: &Record) -> Option<WantedLease<'_>> {
     })
 }
 
-/// Locks a record that is as it was read and that nobody runs, judged again under the lock. Returns
-/// the database's time of that look.
+/// Locks a record that is as it was read and that nobody runs, judged again under the lock. Until the
+/// transaction ends its partition is not dropped.
 async fn lock_abandoned(
     connection: &mut PgConnection,
     rules: &LivenessRules,
     found: &Record,
-) -> Result<Option<chrono::DateTime<chrono::Utc>>, StoreError> {
+) -> Result<bool, StoreError> {
+    hold_day(connection, found.at.day).await?;
     if !record::lock(connection, &found.at, found.guard).await? {
-        return Ok(None);
+        return Ok(false);
     }
     let again = record::read(connection, &found.at.tenant, found.at.key, false).await?;
-    Ok(again.and_then(|row| row.record).and_then(|record| {
+    Ok(again.and_then(|row| row.record).is_some_and(|record| {
         let unowned = match record.state {
             State::FailedPassing => !record.erased,
             State::InProgress => rules.judge(&record.liveness) != Liveness::Alive,
             State::Committed(_) | State::FailedFinal(_) => false,
         };
-        (unowned && record.guard == found.guard).then_some(record.liveness.now)
+        unowned && record.state == found.state && record.guard == found.guard
     }))
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::support::pair::{CONVERSATION, MESSAGE};
 use crate::support::provider::{Action, Gate, Reply};
 use crate::support::proxy::{Mode, Proxy, Target};
-use crate::support::{Pair, TestDatabase, eventually};
+use crate::support::{Answer, Pair, TestDatabase, eventually};
 
 /// So long that the sweep, which looks a dozen times within it, does not come between a test and the
 /// silence that it makes up.
@@ -45,10 +45,16 @@ fn assert_silence_decided(pair: &Pair) {
     assert_eq!(takeovers[0]["why"], "Silent");
 }
 
-fn is_problem(answer: &crate::support::client::Answer) {
+fn is_problem(answer: &Answer) {
     assert_eq!((answer.status, answer.error().as_str()), (503, "run_lost"));
     assert_eq!(answer.json()["retryable"], Value::Bool(true));
     assert!(answer.header("retry-after").is_some());
+}
+
+/// What became of the operation meanwhile is the sleeper's client's answer too.
+fn is_the_outcome(of_the_sleeper: &Answer, answer: &Answer) {
+    assert!(of_the_sleeper.replayed());
+    assert_eq!(of_the_sleeper.bytes, answer.bytes);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,7 +72,7 @@ async fn it_wakes_after_the_other_commit() {
     gate.open();
     pair.a.signal("CONT").await;
     pair.a.until_event("fenced_off", |_| true).await;
-    is_problem(&asked.await.unwrap().unwrap());
+    is_the_outcome(&asked.await.unwrap().unwrap(), &answer);
     assert_eq!(pair.a.events("committed").len(), 0);
     assert_eq!(pair.provider.count(), 2);
     assert_eq!(pair.fence_and_attempts().await, (2, 2));
@@ -149,7 +155,7 @@ async fn it_does_not_trust_itself_after_too_long_a_silence() {
     assert_eq!(pair.fence_and_attempts().await, (2, 2));
     pair.a.signal("CONT").await;
     pair.a.until_event("fenced_off", |_| true).await;
-    is_problem(&asked.await.unwrap().unwrap());
+    is_the_outcome(&asked.await.unwrap().unwrap(), &answer);
     pair.provider.until_client_gone(1).await;
     pair.assert_one_outcome(&answer).await;
 }
@@ -196,7 +202,7 @@ async fn a_process_that_takes_its_own_silent_run_over_fences_itself() {
     assert_eq!((answer.status, answer.replayed()), (200, false));
 
     gate.open();
-    is_problem(&asked.await.unwrap().unwrap());
+    is_the_outcome(&asked.await.unwrap().unwrap(), &answer);
     assert_eq!(pair.a.events("fenced_off").len(), 1);
     assert_eq!(pair.provider.count(), 2);
     assert_eq!(pair.fence_and_attempts().await, (2, 2));

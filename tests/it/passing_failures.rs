@@ -247,7 +247,7 @@ async fn a_run_that_loses_its_node_counts_and_is_not_taken_over_for_ever() {
     // The runs that were written off come back with answers that nobody may write any more.
     gate.open();
     for run in runs {
-        assert_eq!(run.await.unwrap().error(), "run_lost");
+        assert_eq!(run.await.unwrap().error(), "gave_up", "what became of the operation");
     }
     assert_eq!(database.outcomes().await, (1, 1, 1), "another operation's");
     assert_clean(node.store()).await;
