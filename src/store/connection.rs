@@ -48,11 +48,25 @@ impl Database {
         T: Send + 'static,
         F: for<'c> Fn(&'c mut PgConnection) -> Work<'c, T> + Send + Sync + 'static,
     {
+        self.run_within(STATEMENT_LIMIT, name, work).await
+    }
+
+    /// The same for work that may take up to `limit`; it sets its own `statement_timeout`.
+    pub(super) async fn run_within<T, F>(
+        &self,
+        limit: Duration,
+        name: &'static str,
+        work: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> Fn(&'c mut PgConnection) -> Work<'c, T> + Send + Sync + 'static,
+    {
         let this = self.clone();
         let whole = async move {
             let mut repeats = 0;
             loop {
-                match this.run_once(&work).await {
+                match this.run_once(limit, &work).await {
                     Err(error) if error.is_conflict() && repeats < CONFLICT_REPEATS => {
                         repeats += 1;
                         tracing::info!(
@@ -72,12 +86,12 @@ impl Database {
         task.await.unwrap_or_else(|_| Err(StoreError::Bug(format!("{name} panicked"))))
     }
 
-    async fn run_once<T, F>(&self, work: &F) -> Result<T, StoreError>
+    async fn run_once<T, F>(&self, limit: Duration, work: &F) -> Result<T, StoreError>
     where
         F: for<'c> Fn(&'c mut PgConnection) -> Work<'c, T>,
     {
         let mut connection = self.pool.take().await.map_err(StoreError::not_sent)?;
-        let outcome = self.clock.timeout(STATEMENT_LIMIT, work(&mut connection)).await;
+        let outcome = self.clock.timeout(limit, work(&mut connection)).await;
         let outcome = outcome
             .unwrap_or_else(|_| Err(StoreError::unavailable("a statement did not answer in time")));
         match &outcome {

@@ -34,7 +34,7 @@ use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
 pub use api_keys::{ApiKeyRow, KnownKey, NewApiKey};
-pub use audit::{Finding, INVARIANTS};
+pub use audit::{Finding, INVARIANTS, Invariant, Kept};
 pub use claim::{Claim, ClaimOutcome, NewClaim};
 pub use cleaning::{Cleaned, Cleaning};
 pub use commit::{CallRow, ChatCommit, CommitOutcome, CommitTrace};
