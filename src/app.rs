@@ -187,7 +187,10 @@ impl App {
         if !drained {
             self.lifecycle.cut_runs();
             if self.clock.timeout(CUT_LIMIT, self.lifecycle.runs_ended()).await.is_err() {
-                tracing::error!("runs did not end in time; the next arrivals take them over");
+                tracing::error!(
+                    event = "runs_left",
+                    "runs did not end in time; the next arrivals take them over"
+                );
             }
         }
         self.lifecycle.end().await;

@@ -9,12 +9,12 @@ use crate::app;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::postgres::{Cluster, ClusterSettings, start_or_attach};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 #[derive(Args, Clone)]
 pub struct Named {
     /// The database, instead of the configured one.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL")]
     pub database_url: Option<String>,
 }
 
@@ -54,6 +54,16 @@ impl Database {
     }
 }
 
+/// Why a command has no database, and what can be done about it.
+pub fn no_database(config: &Config, error: StoreError) -> Failure {
+    match (&error, &config.database.url) {
+        (StoreError::Unavailable(_), Some(url)) => Failure::No(format!(
+            "{error}; check the one at {url}, or name another with --database-url or in DATABASE_URL"
+        )),
+        _ => Failure::no(error),
+    }
+}
+
 /// Runs a command's work on a migrated store, and closes all of it.
 pub async fn with_store<T, F>(config: &Config, work: impl FnOnce(Store) -> F) -> Result<T, Failure>
 where
@@ -66,7 +76,7 @@ where
         }))?;
         let store =
             app::store(config, &database.url, &Clock::system(), offset).map_err(Failure::no)?;
-        store.migrate().await.map_err(Failure::no)?;
+        store.migrate().await.map_err(|error| no_database(config, error))?;
         let outcome = work(store.clone()).await;
         store.close().await;
         outcome

@@ -8,9 +8,9 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
-use super::database::{Database, Named, clock_offset};
+use super::database::{Database, Named, clock_offset, no_database};
 use super::key::new_key;
-use crate::app::{App, Setup};
+use crate::app::{App, AppError, Setup};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::domain::api_key::ApiRole;
@@ -44,13 +44,13 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
     let faults = Faults::from_variables(variables()).map_err(Failure::Usage)?;
     let clock_offset = clock_offset(variables())?;
     for warning in &config.warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!(event = "configuration", "{warning}");
     }
     // Listened for before the start, so that a signal during it is not lost.
     let mut stop = StopSignals::new().map_err(Failure::no)?;
     let database = Database::open(&config).await?;
     if let Some(dir) = database.private_dir() {
-        tracing::info!(dir, "private PostgreSQL");
+        tracing::info!(event = "private_postgres", dir, "private PostgreSQL");
     }
     let clock = Clock::system();
     let setup = Setup {
@@ -65,8 +65,17 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
             Arc::new(move || metrics.render())
         },
     };
+    let config = setup.config.clone();
     let outcome = async {
-        let app = App::start(setup).await.map_err(Failure::no)?;
+        let started = tokio::select! {
+            started = App::start(setup) => started,
+            // Nothing is served yet that could be drained.
+            () = stop.next() => return Ok(true),
+        };
+        let app = started.map_err(|error| match error {
+            AppError::Store(error) => no_database(&config, error),
+            error => Failure::no(error),
+        })?;
         announce(&app, &clock).await?;
         sum_up_metrics(metrics, app.lifecycle().clone(), clock);
         stop.next().await;

@@ -140,7 +140,8 @@ pub const INVARIANTS: &[Invariant] = &[
                 || r.heartbeat_at as what
             from request_records r where r.state = 'in_progress'
                 and r.heartbeat_at < clock_timestamp() - $3::interval
-                and (select first_seen from server_epoch) < clock_timestamp() - $3::interval",
+                and exists (select from server_epoch where server_start = pg_postmaster_start_time()
+                    and first_seen < clock_timestamp() - $3::interval)",
     },
     Invariant {
         name: "one_record",

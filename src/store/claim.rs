@@ -61,7 +61,7 @@ impl Store {
     /// conversation free; a poll that finds the key taken or the conversation busy writes nothing.
     pub async fn claim(&self, new: NewClaim) -> Result<ClaimOutcome, StoreError> {
         let new = Arc::new(new);
-        let mut lost_answers = 0;
+        let mut answer_lost = false;
         for _ in 0..ROUNDS {
             match self.claim_round(&new).await {
                 Ok(Some(outcome)) => return Ok(outcome),
@@ -69,7 +69,10 @@ impl Store {
                 Err(StoreError::PartitionMissing) => self.ensure_partition_of_today().await?,
                 // Once, on another connection: a claim whose answer was lost must not stay behind
                 // without a run.
-                Err(error) if error.is_unavailable() && lost_answers == 0 => lost_answers += 1,
+                Err(error) if error.is_in_doubt() && !answer_lost => answer_lost = true,
+                Err(StoreError::NotSent(text)) if answer_lost => {
+                    return Err(StoreError::Unavailable(text));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -90,8 +93,8 @@ impl Store {
             })
             .await?;
         if let Some(record) = standing.and_then(|row| row.record) {
-            return Ok(Some(match own_claim(&record, new) {
-                Some(claim) => self.claim_from_lost_answer(claim).await?,
+            return Ok(Some(match self.own_claim(&record, new.request_id).await? {
+                Some(claim) => ClaimOutcome::Won(claim),
                 None => ClaimOutcome::Exists(Box::new(record)),
             }));
         }
@@ -220,10 +223,26 @@ impl Store {
             .await
     }
 
-    /// The answer to our own claim was lost on the way; what it won is still ours.
-    async fn claim_from_lost_answer(&self, mut claim: Claim) -> Result<ClaimOutcome, StoreError> {
-        claim.head_seq = self.head_of(&claim.at).await?;
-        Ok(ClaimOutcome::Won(claim))
+    /// The claim that a record stands for, if this very arrival made it: the answer to it was lost
+    /// on the way, and what it won is still ours.
+    pub(super) async fn own_claim(
+        &self,
+        record: &Record,
+        arrival: RequestId,
+    ) -> Result<Option<Claim>, StoreError> {
+        if record.guard.request_id != arrival || record.state != State::InProgress {
+            return Ok(None);
+        }
+        Ok(Some(Claim {
+            at: record.at.clone(),
+            guard: record.guard,
+            operation_id: record.operation_id,
+            head_seq: self.head_of(&record.at).await?,
+            attempts: record.attempts,
+            quota_hits: record.quota_hits,
+            first_claimed_at: record.first_claimed_at,
+            claimed_at: record.claimed_at,
+        }))
     }
 
     async fn head_of(&self, at: &RecordKey) -> Result<i64, StoreError> {
@@ -281,21 +300,6 @@ impl NewClaim {
             claimed_at,
         }
     }
-}
-
-/// The claim that a record stands for, if this very arrival made it.
-fn own_claim(record: &Record, new: &NewClaim) -> Option<Claim> {
-    let ours = record.guard.request_id == new.request_id && record.state == State::InProgress;
-    ours.then(|| Claim {
-        at: record.at.clone(),
-        guard: record.guard,
-        operation_id: record.operation_id,
-        head_seq: 0,
-        attempts: record.attempts,
-        quota_hits: record.quota_hits,
-        first_claimed_at: record.first_claimed_at,
-        claimed_at: record.claimed_at,
-    })
 }
 
 /// Takes the row of a key that has no record, and moves it to today. `None`: the row vanished, or a

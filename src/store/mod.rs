@@ -16,6 +16,7 @@ mod fail;
 mod lease;
 mod nodes;
 mod partitions;
+mod pool;
 mod reclaim;
 mod record;
 mod retire;

@@ -92,7 +92,8 @@ impl Store {
                     sqlx::query!(
                         "/* nodes.old_epoch */
                         insert into server_epoch (first_seen) values (clock_timestamp() - interval '1 day')
-                        on conflict (one) do update set first_seen = excluded.first_seen"
+                        on conflict (one) do update
+                            set first_seen = excluded.first_seen, server_start = excluded.server_start"
                     )
                     .execute(&mut *transaction)
                     .await?;
@@ -103,8 +104,10 @@ impl Store {
             .await
     }
 
-    /// Opens the node's session.
+    /// Opens the node's session. One before it that broke broke with the server, mostly: what rests
+    /// in the pool is in doubt, so that no arrival finds out the hard way.
     pub async fn open_node_session(&self) -> Result<NodeSession, StoreError> {
+        self.database.doubt();
         let opened = within(&self.clock, async {
             let mut connection = PgConnection::connect_with(&self.direct).await?;
             prepare_session(&mut connection).await?;
@@ -162,7 +165,8 @@ impl NodeSession {
         Ok(())
     }
 
-    /// Takes the node's lock and enters it in `nodes`.
+    /// Takes the node's lock and enters it in `nodes`. The first node after a start of the server,
+    /// orderly or not, begins the epoch anew.
     pub async fn register(
         &mut self,
         node: NodeId,
@@ -171,9 +175,15 @@ impl NodeSession {
         self.hold_lock(node).await?;
         let connection = &mut self.connection;
         within(&self.clock, async {
-            sqlx::query!("/* nodes.epoch */ insert into server_epoch default values on conflict do nothing")
-                .execute(&mut *connection)
-                .await?;
+            sqlx::query!(
+                "/* nodes.epoch */
+                insert into server_epoch as e default values
+                on conflict (one) do update
+                    set first_seen = excluded.first_seen, server_start = excluded.server_start
+                    where e.server_start <> excluded.server_start"
+            )
+            .execute(&mut *connection)
+            .await?;
             let alive = sqlx::query_scalar!(
                 r#"/* nodes.register */
                 insert into nodes as n (node_id, advertised) values ($1, $2)
@@ -303,7 +313,8 @@ impl NodeSession {
                 judged as (
                     select node_id, free, suspected_at, clock_timestamp() as now,
                         exists (select from server_epoch
-                            where first_seen <= clock_timestamp() - $3::interval) as counts
+                            where server_start = pg_postmaster_start_time()
+                                and first_seen <= clock_timestamp() - $3::interval) as counts
                     from looked)
                 update nodes n set
                     suspected_at = case when judged.free and judged.counts

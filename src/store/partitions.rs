@@ -91,7 +91,11 @@ impl Store {
     pub(super) async fn ensure_partition_of_today(&self) -> Result<(), StoreError> {
         match self.ensure_day(0).await {
             Ok(made) => {
-                tracing::warn!(?made, "a claim found no partition for today");
+                tracing::warn!(
+                    event = "partition_missing",
+                    ?made,
+                    "a claim found no partition for today"
+                );
                 Ok(())
             }
             Err(error) => {

@@ -44,6 +44,31 @@ impl Store {
         request_id: RequestId,
         counting: Counting,
     ) -> Result<ReclaimOutcome, StoreError> {
+        let lost = match self.reclaim_once(found.clone(), request_id, counting).await {
+            Err(error) if error.is_in_doubt() => error,
+            outcome => return outcome,
+        };
+        // Once more, on another connection: a claim whose answer was lost must not stay behind
+        // without a run. The record then bears this arrival's id, and is not as it was read.
+        tracing::warn!(error = %lost, "what became of a claim is not known; looking");
+        match self.reclaim_once(found.clone(), request_id, counting).await {
+            Ok(ReclaimOutcome::Changed) => {
+                let record = self.record(found.at.tenant.clone(), found.at.key).await?;
+                let Some(record) = record else { return Ok(ReclaimOutcome::Changed) };
+                let own = self.own_claim(&record, request_id).await?;
+                Ok(own.map_or(ReclaimOutcome::Changed, ReclaimOutcome::Won))
+            }
+            Err(StoreError::NotSent(text)) => Err(StoreError::Unavailable(text)),
+            outcome => outcome,
+        }
+    }
+
+    async fn reclaim_once(
+        &self,
+        found: Arc<Record>,
+        request_id: RequestId,
+        counting: Counting,
+    ) -> Result<ReclaimOutcome, StoreError> {
         let (rules, node) = (self.liveness, i64::from(self.node().0));
         self.database
             .run("reclaim", move |connection| {

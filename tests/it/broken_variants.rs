@@ -4,11 +4,12 @@
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
+use crate::support::TestDatabase;
 use crate::support::direct::{
     arrival, beating, chat_commit, failure, living_store, reclaimed, record, register, store_at,
     taken_over, won,
 };
-use crate::support::{TestDatabase, eventually};
+
 use oncekey::store::{
     Beat, ClaimOutcome, CommitOutcome, CommitTrace, ReclaimOutcome, Store, StoreError,
 };
@@ -111,12 +112,7 @@ async fn a_holder_that_comes_while_a_claim_waits_for_the_conversation_is_seen() 
             let store = store.clone();
             async move { store.claim(arrival(key, "c1")).await }
         });
-        eventually("the claim waits for the conversation", || async {
-            let waiting = "select count(*) from pg_stat_activity
-                where datname = current_database() and wait_event_type = 'Lock'";
-            database.count(waiting).await == 1
-        })
-        .await;
+        database.until_waiting(1).await;
         sqlx::raw_sql("commit").execute(&mut other).await.unwrap();
 
         let busy = claim.await.unwrap().unwrap();
@@ -187,8 +183,13 @@ async fn a_forgotten_claim_writes_nothing_under_the_one_that_has_its_number() {
     assert_eq!(store.commit_chat(commit).await.unwrap(), CommitOutcome::Fenced);
     let failed = store.fail(failure(&forgotten, "transient")).await.unwrap();
     assert_eq!(failed, CommitOutcome::Fenced);
+    let heard = "select heartbeat_at::text from request_records";
+    let before = database.text(heard).await;
+    assert_eq!(session.beat(&[beating(&forgotten)]).await.unwrap(), [Beat::Lost]);
+    assert_eq!(database.text(heard).await, before);
     let beats = session.beat(&[beating(&forgotten), beating(&claim)]).await.unwrap();
     assert_eq!(beats, [Beat::Lost, Beat::Landed]);
+    assert_ne!(database.text(heard).await, before);
     assert_eq!(conversation(&database).await, (0, Some(key)));
     assert_eq!(database.outcomes().await, (0, 0, 0));
 

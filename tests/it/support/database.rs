@@ -69,6 +69,16 @@ async fn execute(connection: &mut PgConnection, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(connection).await.unwrap();
 }
 
+/// Starts a server of a test's own in this folder; also once more, after its end.
+pub async fn start_server(folder: &str, parameters: &[(&str, &str)]) -> Cluster {
+    let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    let mut settings = ClusterSettings::new(home).parameter("fsync", "off");
+    for (name, value) in parameters {
+        settings = settings.parameter(name, value);
+    }
+    tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap()
+}
+
 impl TestDatabase {
     pub async fn new() -> Self {
         let cluster = cluster().await;
@@ -83,7 +93,8 @@ impl TestDatabase {
 
     /// A server process of this database's own, for tests that kill it.
     pub async fn with_own_server(folder: &str) -> (Self, Cluster) {
-        Self::with_server(folder, &[]).await
+        let cluster = start_server(folder, &[]).await;
+        (Self::empty_on(&cluster).await, cluster)
     }
 
     /// An empty database on a server that writes nothing of its own accord, so that its WAL tells
@@ -95,17 +106,12 @@ impl TestDatabase {
             ("max_wal_senders", "0"),
             ("checkpoint_timeout", "1h"),
         ];
-        Self::with_server(folder, &quiet).await
+        let cluster = start_server(folder, &quiet).await;
+        (Self::empty_on(&cluster).await, cluster)
     }
 
-    async fn with_server(folder: &str, parameters: &[(&str, &str)]) -> (Self, Cluster) {
-        let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
-        let mut settings = ClusterSettings::new(home).parameter("fsync", "off");
-        for (name, value) in parameters {
-            settings = settings.parameter(name, value);
-        }
-        let cluster =
-            tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap();
+    /// A new database without tables on such a server.
+    pub async fn empty_on(cluster: &Cluster) -> Self {
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut admin = PgConnection::connect(&cluster.connection_url()).await.unwrap();
         execute(&mut admin, &format!("drop database if exists {name} with (force)")).await;
@@ -113,7 +119,7 @@ impl TestDatabase {
         admin.close().await.unwrap();
         let url = url_of(&cluster.connection_url(), &name);
         let pool = PgPoolOptions::new().max_connections(4).connect(&url).await.unwrap();
-        (Self { name, url, pool }, cluster)
+        Self { name, url, pool }
     }
 
     /// The socket that a proxy puts itself before.
@@ -221,6 +227,32 @@ impl TestDatabase {
         })
         .await;
         self.count(&sql).await
+    }
+
+    /// Waits until so many sessions wait for a lock.
+    pub async fn until_waiting(&self, sessions: i64) {
+        super::eventually("a session waits for a lock", || async {
+            let waiting = "select count(*) from pg_stat_activity
+                where datname = current_database() and wait_event_type = 'Lock'";
+            self.count(waiting).await == sessions
+        })
+        .await;
+    }
+
+    /// Closes these stores, so that their sessions have told what they met, and counts the
+    /// deadlocks: the store itself repeats such a transaction and says nothing.
+    pub async fn deadlocks_once_closed(&self, stores: impl IntoIterator<Item = Store>) -> i64 {
+        for store in stores {
+            store.close().await;
+        }
+        super::eventually("the product's sessions are closed", || async {
+            let open = "select count(*) from pg_stat_activity
+                where datname = current_database() and application_name = 'oncekey'";
+            self.count(open).await == 0
+        })
+        .await;
+        self.count("select deadlocks from pg_stat_database where datname = current_database()")
+            .await
     }
 
     /// Waits until no record is in progress.

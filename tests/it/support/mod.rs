@@ -1,12 +1,14 @@
 //! What several promises are tested with.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 #![allow(
     clippy::disallowed_methods,
     reason = "tests stand outside the product: they keep real time, spawn and call"
 )]
 
+pub mod behind_proxy;
 pub mod client;
+pub mod clock;
 pub mod database;
 pub mod direct;
 pub mod node;
@@ -14,6 +16,7 @@ pub mod pair;
 pub mod process;
 pub mod provider;
 pub mod proxy;
+pub mod trap;
 
 use std::future::Future;
 use std::time::Duration;

@@ -81,11 +81,14 @@ impl Pair {
         assert_clean(&self.store).await;
     }
 
-    /// Fence and attempts of the one record.
+    /// Fence and attempts of the request that [`Pair::ask_a`] sends.
     pub async fn fence_and_attempts(&self) -> (i64, i64) {
-        (
-            self.database.count("select fence from request_records").await,
-            self.database.count("select attempts::bigint from request_records").await,
-        )
+        let of = |column: &str| {
+            format!(
+                "select {column}::bigint from request_records where idempotency_key = '{}'",
+                self.key
+            )
+        };
+        (self.database.count(&of("fence")).await, self.database.count(&of("attempts")).await)
     }
 }

@@ -25,7 +25,7 @@ pub struct ProcessNode {
 impl ProcessNode {
     /// Starts the binary with nothing of this process's environment but its search path.
     pub async fn start(variables: Vec<(String, String)>) -> Self {
-        Self::spawn(oncekey(None, &["serve"], &variables)).await
+        Self::begin(oncekey(None, &["serve"], &variables)).listening().await
     }
 
     /// The same on a database and a scripted provider; `also` wins over what these need.
@@ -34,30 +34,45 @@ impl ProcessNode {
         provider: &ScriptedProvider,
         also: &[(&str, &str)],
     ) -> Self {
+        Self::begin_on(database, provider, also).listening().await
+    }
+
+    /// The same, without waiting until it listens; it has no address yet.
+    pub fn begin_on(
+        database: &TestDatabase,
+        provider: &ScriptedProvider,
+        also: &[(&str, &str)],
+    ) -> Self {
         let mut variables = provider_variables(provider, Wire::Anthropic);
         variables.push(("DATABASE_URL".to_owned(), database.url.clone()));
         variables.extend(also.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())));
-        Self::start(variables).await
+        Self::begin(oncekey(None, &["serve"], &variables))
     }
 
     /// The same with a folder to be at home in, where everything goes that is not named elsewhere.
     pub async fn in_folder(folder: &Path, variables: &[(String, String)]) -> Self {
-        Self::spawn(oncekey(Some(folder), &["serve", "--listen", "127.0.0.1:0"], variables)).await
+        let command = oncekey(Some(folder), &["serve", "--listen", "127.0.0.1:0"], variables);
+        Self::begin(command).listening().await
     }
 
-    async fn spawn(mut command: Command) -> Self {
+    fn begin(mut command: Command) -> Self {
         let mut child = command.kill_on_drop(true).spawn().unwrap();
         let stdout = collect(child.stdout.take().unwrap());
         let stderr = collect(child.stderr.take().unwrap());
-        let mut lines = stdout.subscribe();
+        let address = SocketAddr::from(([0, 0, 0, 0], 0));
+        Self { child, address, stdout, stderr }
+    }
+
+    async fn listening(mut self) -> Self {
+        let mut lines = self.stdout.subscribe();
         let seen = lines.wait_for(|lines| lines.iter().any(|line| line.contains("listens on")));
         let announced = match tokio::time::timeout(super::PATIENCE, seen).await {
             Ok(Ok(lines)) => lines.clone(),
-            _ => panic!("oncekey did not start: {:?}", stderr.borrow()),
+            _ => panic!("oncekey did not start: {:?}", self.stderr.borrow()),
         };
         let line = announced.iter().find(|line| line.contains("listens on")).unwrap();
-        let address = line.rsplit('/').next().unwrap().parse().unwrap();
-        Self { child, address, stdout, stderr }
+        self.address = line.rsplit('/').next().unwrap().parse().unwrap();
+        self
     }
 
     pub fn pid(&self) -> i32 {
@@ -102,6 +117,15 @@ impl ProcessNode {
     /// What was printed so far.
     pub fn printed(&self) -> Vec<String> {
         self.stdout.borrow().clone()
+    }
+
+    /// Waits for a printed line that has this part.
+    pub async fn until_printed(&self, part: &str) -> String {
+        let mut lines = self.stdout.subscribe();
+        let find = |lines: &Vec<String>| lines.iter().find(|line| line.contains(part)).cloned();
+        let seen = lines.wait_for(|lines| find(lines).is_some());
+        let lines = patiently(&format!("{part} to be printed"), seen).await.unwrap();
+        find(&lines).unwrap()
     }
 
     /// Waits for a log line with this `event` that satisfies `also`.
