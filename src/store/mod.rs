@@ -22,6 +22,7 @@ mod record;
 mod retire;
 mod schema;
 mod stock;
+mod usage;
 mod watch;
 
 use std::sync::Arc;

@@ -40,4 +40,5 @@ mod provider_wire;
 mod races;
 mod small_pool;
 mod support;
+mod usage;
 mod waiting;
