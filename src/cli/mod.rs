@@ -10,6 +10,7 @@ mod migrate;
 mod partitions;
 mod serve;
 mod table;
+mod usage;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,6 +40,8 @@ enum Command {
     Key(key::Key),
     /// Look after the daily partitions.
     Partitions(partitions::Partitions),
+    /// What was used and what it cost, for finance.
+    Usage(usage::Usage),
     /// Check the invariants, a line each; exit status 1 where one is broken.
     Audit(audit::Audit),
 }
@@ -124,6 +127,10 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Partitions(command) => {
             let config = load(None, command.database.database_url.clone())?;
             partitions::run(command, config).await
+        }
+        Command::Usage(command) => {
+            let config = load(None, command.database.database_url.clone())?;
+            usage::run(command, config).await
         }
         Command::Audit(command) => {
             let config = load(None, command.database.database_url.clone())?;

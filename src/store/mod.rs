@@ -23,6 +23,7 @@ mod retire;
 mod schema;
 mod session;
 mod stock;
+mod usage;
 mod watch;
 
 use std::sync::Arc;
