@@ -8,6 +8,7 @@
     reason = "a test ends where it cannot go on, owns its tasks and plays the client and the system"
 )]
 
+mod bench;
 mod cancelling;
 mod one_outcome;
 mod postgres_private;
