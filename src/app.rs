@@ -95,7 +95,13 @@ impl App {
         if setup.alone {
             store.declare_alone().await?;
         }
-        store.ensure_partitions().await?;
+        if let Err(error) = store.ensure_partitions().await {
+            // Without today nothing could be claimed; what is wrong with another day can wait.
+            if !store.runway().await?.today {
+                return Err(error.into());
+            }
+            tracing::error!(event = "partitions_failed", %error, "a day ahead has no partition");
+        }
         let models = models(&config, &clock)?;
         // Bound before anything is announced: the address that other nodes reach may hold its port.
         let listener = TcpListener::bind(config.listen)
@@ -128,7 +134,14 @@ impl App {
             runs,
         );
         Sweep { store: store.clone(), clock: clock.clone(), lifecycle: lifecycle.clone() }.start();
-        Keeper { store: store.clone(), clock: clock.clone(), lifecycle: lifecycle.clone() }.start();
+        let keeper = Keeper {
+            store: store.clone(),
+            clock: clock.clone(),
+            lifecycle: lifecycle.clone(),
+            retention: idempotency.retention,
+            derive_window: idempotency.derive_window,
+        };
+        keeper.start();
         let http = Http {
             operations,
             clock: clock.clone(),
@@ -174,7 +187,10 @@ impl App {
         if !drained {
             self.lifecycle.cut_runs();
             if self.clock.timeout(CUT_LIMIT, self.lifecycle.runs_ended()).await.is_err() {
-                tracing::error!("runs did not end in time; the next arrivals take them over");
+                tracing::error!(
+                    event = "runs_left",
+                    "runs did not end in time; the next arrivals take them over"
+                );
             }
         }
         self.lifecycle.end().await;

@@ -102,6 +102,8 @@ impl Clock {
     /// Ready once the time has passed; at once for zero.
     pub fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
         match &self.0 {
+            // The runtime counts whole milliseconds, upwards: it would sleep for nothing, too.
+            Source::System(_) if time.is_zero() => Box::pin(std::future::ready(())),
             Source::System(_) => Box::pin(tokio::time::sleep(time)),
             Source::Manual(manual) => Box::pin(manual.sleep_until(manual.now() + time)),
         }
@@ -151,14 +153,15 @@ pub struct ManualClock(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    start: DateTime<Utc>,
     state: Mutex<State>,
     /// Told whenever a sleep begins.
     sleep_began: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// The date at the start of the line of moments.
+    start: DateTime<Utc>,
     elapsed: Duration,
     /// Of the sleep that began last.
     last_id: u64,
@@ -169,7 +172,8 @@ struct State {
 impl ManualClock {
     /// A clock that stands at `start`.
     pub fn new(start: DateTime<Utc>) -> ManualClock {
-        ManualClock(Arc::new(Shared { start, state: Mutex::default(), sleep_began: Notify::new() }))
+        let state = State { start, elapsed: Duration::ZERO, last_id: 0, sleepers: BTreeMap::new() };
+        ManualClock(Arc::new(Shared { state: Mutex::new(state), sleep_began: Notify::new() }))
     }
 
     /// What the code under test holds.
@@ -184,8 +188,15 @@ impl ManualClock {
 
     /// Now, as a date.
     pub fn utc_now(&self) -> DateTime<Utc> {
-        let elapsed = TimeDelta::from_std(self.state().elapsed).unwrap_or(TimeDelta::MAX);
-        self.0.start.checked_add_signed(elapsed).unwrap_or(DateTime::<Utc>::MAX_UTC)
+        let state = self.state();
+        let elapsed = TimeDelta::from_std(state.elapsed).unwrap_or(TimeDelta::MAX);
+        state.start.checked_add_signed(elapsed).unwrap_or(DateTime::<Utc>::MAX_UTC)
+    }
+
+    /// Sets the date forward or back, as a machine's clock may be set; moments go on as they were.
+    pub fn step_date(&self, by: TimeDelta) {
+        let mut state = self.state();
+        state.start = state.start.checked_add_signed(by).unwrap_or(state.start);
     }
 
     /// Moves the time on and wakes whoever is due, in the order of their deadlines.
@@ -306,6 +317,10 @@ mod tests {
         assert_eq!(clock.now().since(before), Duration::from_millis(1500));
         assert_eq!(before.since(clock.now()), Duration::ZERO);
         assert_eq!(clock.utc_now().to_rfc3339(), "2026-08-19T00:36:58.500+00:00");
+        let before = clock.now();
+        manual.step_date(TimeDelta::seconds(-90));
+        assert_eq!(clock.utc_now().to_rfc3339(), "2026-08-19T00:35:28.500+00:00");
+        assert_eq!(clock.now(), before);
     }
 
     #[test]
@@ -364,6 +379,8 @@ mod tests {
         let before = clock.now();
         clock.sleep(Duration::from_millis(2)).await;
         assert!(clock.now().since(before) >= Duration::from_millis(2));
+        assert_eq!(clock.sleep(Duration::ZERO).now_or_never(), Some(()));
+        assert_eq!(clock.sleep_until(before).now_or_never(), Some(()));
         assert!(clock.utc_now().timestamp() > 1_700_000_000);
     }
 }

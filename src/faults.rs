@@ -111,7 +111,11 @@ impl Faults {
                 "faults are asked for, but not allowed here: set ONCEKEY_FAULTS=on as well".into(),
             );
         }
-        tracing::warn!(?asked, "faults are switched on: this process misbehaves on purpose");
+        tracing::warn!(
+            event = "faults_on",
+            ?asked,
+            "faults are switched on: this process misbehaves on purpose"
+        );
         Ok(Self::hook(move |point| {
             let action = asked.get(&point).copied();
             async move {

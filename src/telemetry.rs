@@ -5,9 +5,11 @@
 
 mod json;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::error::Error;
 use std::fmt;
 use std::io::{self, IsTerminal};
+use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{
@@ -32,13 +34,25 @@ pub enum LogError {
 }
 
 /// Sets up the log as the variables ask: text or, with `ONCEKEY_LOG=json`, an object a line; from
-/// level `info` on, or as `ONCEKEY_LOG_LEVEL` says.
+/// level `info` on, or as `ONCEKEY_LOG_LEVEL` says. Panics are logged as well from then on.
 pub fn log(variables: impl IntoIterator<Item = (String, String)>) -> Result<(), LogError> {
     let settings = LogSettings::read(variables)?;
     let subscriber = settings.subscriber(io::stderr, io::stderr().is_terminal());
     // Refused where there is one already, which stays.
     let _ = tracing::subscriber::set_global_default(subscriber);
+    std::panic::set_hook(Box::new(log_panic));
     Ok(())
+}
+
+/// A panic as a line like any other, with the ids of the arrival that it happened in. Of its text
+/// only what stands in the program: what was put together may show what a client sent.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let at = panic.location().map(ToString::to_string).unwrap_or_default();
+    let text = panic.payload().downcast_ref::<&'static str>().copied().unwrap_or_default();
+    let trace = Backtrace::capture();
+    let trace =
+        (trace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(trace));
+    tracing::error!(event = "panic", at, text, trace, "panicked");
 }
 
 struct LogSettings {

@@ -1,49 +1,113 @@
-//! Makes partitions days before they are needed, so that one missed round costs nothing.
+//! Makes partitions days before they are needed, so that one missed round costs nothing, and lets old
+//! ones go when nothing in them is promised any more.
 
 use std::time::Duration;
 
+use super::retirement::{Cleared, Retired, clear_keys, drop_old, named};
 use crate::clock::Clock;
+use crate::domain::partition::DropRule;
 use crate::lifecycle::Lifecycle;
-use crate::store::{Store, StoreError};
+use crate::store::{Partition, Store, StoreError};
 
 /// Between two rounds, and after one that failed.
 const ROUND: Duration = Duration::from_secs(600);
 const AFTER_FAILURE: Duration = Duration::from_secs(15);
+/// A round that takes longer hangs: its connection has gone silent.
+const ROUND_LIMIT: Duration = Duration::from_secs(3_600);
+/// How long a round waits for a partition that somebody reads; the next one goes on.
+const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The keeper of a node. An advisory lock lets one of them work at a time.
+/// The keeper of a node. Making is done by whoever comes first; for dropping and cleaning a lock lets
+/// one of them work at a time.
 pub struct Keeper {
     pub store: Store,
     pub clock: Clock,
     pub lifecycle: Lifecycle,
+    /// How long an answer can be replayed, from its completion.
+    pub retention: Duration,
+    /// How long an equal request without a key is the same operation.
+    pub derive_window: Duration,
 }
 
 impl Keeper {
-    /// Works until the process is over.
+    /// Works until the process is over. A round that is then under way is left where it is: its
+    /// session ends, and a detaching is finished by whoever comes next.
     pub fn start(self) {
         self.lifecycle.clone().spawn(async move {
+            let mut cleaned = None;
             loop {
-                let pause = match self.round().await {
-                    Ok(()) => ROUND,
-                    Err(error) => {
-                        tracing::error!(event = "partitions_failed", %error, "partitions could not be made");
-                        AFTER_FAILURE
-                    }
+                let round = async {
+                    let round = self.clock.timeout(ROUND_LIMIT, self.round(&mut cleaned)).await;
+                    let silent = || StoreError::Unavailable("it did not answer in time".into());
+                    let pause = match round.map_err(|_| silent()).flatten() {
+                        Ok(()) => ROUND,
+                        Err(error) => {
+                            tracing::error!(event = "partitions_failed", %error, "partitions could not be looked after");
+                            AFTER_FAILURE
+                        }
+                    };
+                    self.clock.sleep(pause).await;
                 };
                 tokio::select! {
                     () = self.lifecycle.over() => return,
-                    () = self.clock.sleep(pause) => {}
+                    () = round => {}
                 }
             }
         });
     }
 
-    async fn round(&self) -> Result<(), StoreError> {
-        let made = self.store.ensure_partitions().await?;
+    /// One round. `cleaned` is what was attached when the keys were last cleared away: they are read
+    /// through only where that has changed, by us or by hand.
+    async fn round(&self, cleaned: &mut Option<Vec<Partition>>) -> Result<(), StoreError> {
+        let made = self.store.ensure_partitions().await;
+        let runway = self.store.runway().await?;
+        metrics::gauge!("oncekey_partition_runway_days").set(f64::from(runway.days_ahead));
+        let made = made?;
         if !made.is_empty() {
             tracing::info!(event = "partitions_made", ?made, "partitions made");
         }
-        let runway = self.store.runway().await?;
-        metrics::gauge!("oncekey_partition_runway_days").set(f64::from(runway.days_ahead));
-        Ok(())
+        let mut session = self.store.partition_session().await?;
+        if !session.alone().await? {
+            return session.close().await;
+        }
+        drop_old(&mut session, &DropRule::of(self.retention), PATIENCE, &self.clock, log).await?;
+        let partitions = session.partitions().await?;
+        if cleaned.as_ref() != Some(&partitions) {
+            let age = self.retention.saturating_add(self.derive_window);
+            let Cleared { keys, derived_keys } = clear_keys(&mut session, age).await?;
+            tracing::info!(event = "keys_cleared", keys, derived_keys, "old keys cleared away");
+            *cleaned = Some(partitions);
+        }
+        session.close().await
+    }
+}
+
+fn log(retired: Retired) {
+    match retired {
+        Retired::Dropped { table } => {
+            tracing::info!(event = "partition_dropped", table, "partition dropped");
+        }
+        Retired::Detached { table, why } => {
+            tracing::warn!(event = "partition_detached", table, %why, "a detaching that was begun by hand is finished; its table is kept");
+        }
+        Retired::Stays { table, why } => {
+            tracing::debug!(table, %why, "partition stays");
+        }
+        Retired::Waits { table, readers } => {
+            tracing::info!(
+                event = "partition_waits",
+                table,
+                readers = named(&readers),
+                "dropping waits for transactions that read"
+            );
+        }
+        Retired::LeftWaiting { table, readers } => {
+            tracing::warn!(
+                event = "partition_waits",
+                table,
+                readers = named(&readers),
+                "dropping still waits for transactions that read; the next round goes on"
+            );
+        }
     }
 }

@@ -30,7 +30,7 @@ impl Sweep {
                     () = self.clock.sleep(every) => {}
                 }
                 if let Err(error) = sweep(&self.store).await {
-                    tracing::warn!(%error, "the sweep could not look; it will again");
+                    tracing::warn!(event = "sweep_failed", %error, "the sweep could not look; it will again");
                 }
             }
         });

@@ -9,12 +9,12 @@ use crate::app;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::postgres::{Cluster, ClusterSettings, start_or_attach};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 #[derive(Args, Clone)]
 pub struct Named {
     /// The database, instead of the configured one.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL")]
     pub database_url: Option<String>,
 }
 
@@ -54,6 +54,16 @@ impl Database {
     }
 }
 
+/// Why a command has no database, and what can be done about it.
+pub fn no_database(config: &Config, error: StoreError) -> Failure {
+    match (&error, &config.database.url) {
+        (StoreError::Unavailable(_), Some(url)) => Failure::No(format!(
+            "{error}; check the one at {url}, or name another with --database-url or in DATABASE_URL"
+        )),
+        _ => Failure::no(error),
+    }
+}
+
 /// Runs a command's work on a migrated store, and closes all of it.
 pub async fn with_store<T, F>(config: &Config, work: impl FnOnce(Store) -> F) -> Result<T, Failure>
 where
@@ -61,9 +71,12 @@ where
 {
     let database = Database::open(config).await?;
     let outcome = async {
-        let store = app::store(config, &database.url, &Clock::system(), Duration::ZERO)
-            .map_err(Failure::no)?;
-        store.migrate().await.map_err(Failure::no)?;
+        let offset = clock_offset(std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        }))?;
+        let store =
+            app::store(config, &database.url, &Clock::system(), offset).map_err(Failure::no)?;
+        store.migrate().await.map_err(|error| no_database(config, error))?;
         let outcome = work(store.clone()).await;
         store.close().await;
         outcome
@@ -71,6 +84,21 @@ where
     .await;
     database.close().await?;
     outcome
+}
+
+/// `ONCEKEY_FAULT_CLOCK_OFFSET`, which only a process with faults may have.
+pub fn clock_offset(
+    variables: impl Iterator<Item = (String, String)>,
+) -> Result<Duration, Failure> {
+    let variables: std::collections::BTreeMap<_, _> = variables.collect();
+    let Some(text) = variables.get("ONCEKEY_FAULT_CLOCK_OFFSET") else { return Ok(Duration::ZERO) };
+    if variables.get("ONCEKEY_FAULTS").map(String::as_str) != Some("on") {
+        return Err(Failure::Usage(
+            "ONCEKEY_FAULT_CLOCK_OFFSET needs ONCEKEY_FAULTS=on as well".into(),
+        ));
+    }
+    humantime::parse_duration(text)
+        .map_err(|error| Failure::Usage(format!("ONCEKEY_FAULT_CLOCK_OFFSET: {error}")))
 }
 
 /// Runs what blocks on a thread for such work.

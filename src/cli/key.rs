@@ -76,6 +76,10 @@ pub fn new_key(
 }
 
 pub async fn run(command: Key, config: Config) -> Result<ExitCode, Failure> {
+    if let Action::Create { tenant, subject, .. } = &command.action {
+        check("--tenant", tenant)?;
+        subject.as_ref().map_or(Ok(()), |subject| check("--subject", subject))?;
+    }
     with_store(&config, |store| async move {
         match command.action {
             Action::Create { tenant, role, subject } => {
@@ -88,21 +92,22 @@ pub async fn run(command: Key, config: Config) -> Result<ExitCode, Failure> {
     .await
 }
 
+/// Refuses what no request could name, before a database is touched.
+fn check(name: &str, text: &str) -> Result<(), Failure> {
+    if !(1..=255).contains(&text.chars().count()) || text.chars().any(char::is_control) {
+        return Err(Failure::Usage(format!(
+            "{name} takes 1 to 255 characters, none of them a control character"
+        )));
+    }
+    Ok(())
+}
+
 async fn create(
     store: &Store,
     tenant: &str,
     role: ApiRole,
     subject: Option<String>,
 ) -> Result<ExitCode, Failure> {
-    for (name, text) in [("--tenant", Some(tenant)), ("--subject", subject.as_deref())] {
-        let Some(text) = text else { continue };
-        let characters = text.chars().count();
-        if !(1..=255).contains(&characters) || text.chars().any(char::is_control) {
-            return Err(Failure::Usage(format!(
-                "{name} takes 1 to 255 characters, none of them a control character"
-            )));
-        }
-    }
     let (key, row) = new_key(&Clock::system(), tenant, role, subject);
     store.insert_api_key(row).await.map_err(Failure::no)?;
     println!("{}", key.reveal());

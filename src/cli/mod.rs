@@ -10,10 +10,12 @@ mod key;
 mod migrate;
 mod partitions;
 mod serve;
+mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Config, Environment, Overrides};
@@ -61,7 +63,10 @@ impl Failure {
 
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return misunderstood(&error),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -69,17 +74,37 @@ pub fn main() -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    match runtime.block_on(run(arguments)) {
-        Ok(code) => code,
-        Err(Failure::Usage(text)) => {
-            eprintln!("oncekey: {text}");
-            ExitCode::from(2)
-        }
-        Err(Failure::No(text)) => {
-            eprintln!("oncekey: {text}");
-            ExitCode::from(1)
-        }
+    let (text, code) = match runtime.block_on(run(arguments)) {
+        Ok(code) => return code,
+        Err(Failure::Usage(text)) => (text, 2),
+        Err(Failure::No(text)) => (text, 1),
+    };
+    eprintln!("oncekey: {}", one_line(&text));
+    ExitCode::from(code)
+}
+
+/// Help and version where they were asked for; else what is wrong and how it is written right.
+fn misunderstood(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        print!("{error}");
+        return ExitCode::SUCCESS;
     }
+    let text = error.to_string();
+    let (what, after) = text.split_once("Usage:").unwrap_or((&text, ""));
+    let what = match error.kind() {
+        // Said with the whole help in front of the usage.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing",
+        _ => what.strip_prefix("error:").unwrap_or(what),
+    };
+    let what = what.split("For more information").next().unwrap_or(what);
+    let usage = after.lines().next().map(|usage| format!("; usage: {}", usage.trim()));
+    eprintln!("oncekey: {}{}; more with --help", one_line(what), usage.unwrap_or_default());
+    ExitCode::from(2)
+}
+
+/// Whatever an error has to say, on the one line that it gets.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {

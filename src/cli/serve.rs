@@ -8,9 +8,9 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
-use super::database::{Database, Named};
+use super::database::{Database, Named, clock_offset, no_database};
 use super::key::new_key;
-use crate::app::{App, Setup};
+use crate::app::{App, AppError, Setup};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::domain::api_key::ApiRole;
@@ -44,13 +44,13 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
     let faults = Faults::from_variables(variables()).map_err(Failure::Usage)?;
     let clock_offset = clock_offset(variables())?;
     for warning in &config.warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!(event = "configuration", "{warning}");
     }
     // Listened for before the start, so that a signal during it is not lost.
     let mut stop = StopSignals::new().map_err(Failure::no)?;
     let database = Database::open(&config).await?;
     if let Some(dir) = database.private_dir() {
-        tracing::info!(dir, "private PostgreSQL");
+        tracing::info!(event = "private_postgres", dir, "private PostgreSQL");
     }
     let clock = Clock::system();
     let setup = Setup {
@@ -65,8 +65,17 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
             Arc::new(move || metrics.render())
         },
     };
+    let config = setup.config.clone();
     let outcome = async {
-        let app = App::start(setup).await.map_err(Failure::no)?;
+        let started = tokio::select! {
+            started = App::start(setup) => started,
+            // Nothing is served yet that could be drained.
+            () = stop.next() => return Ok(true),
+        };
+        let app = started.map_err(|error| match error {
+            AppError::Store(error) => no_database(&config, error),
+            error => Failure::no(error),
+        })?;
         announce(&app, &clock).await?;
         sum_up_metrics(metrics, app.lifecycle().clone(), clock);
         stop.next().await;
@@ -119,19 +128,6 @@ async fn first_key(store: &Store, clock: &Clock) -> Result<Option<String>, Failu
     let (key, row) = new_key(clock, FIRST_TENANT, ApiRole::Client, None);
     let made = store.insert_first_api_key(row).await.map_err(Failure::no)?;
     Ok(made.then(|| key.reveal().to_owned()))
-}
-
-/// `ONCEKEY_FAULT_CLOCK_OFFSET`, which only a process with faults may have.
-fn clock_offset(variables: impl Iterator<Item = (String, String)>) -> Result<Duration, Failure> {
-    let variables: std::collections::BTreeMap<_, _> = variables.collect();
-    let Some(text) = variables.get("ONCEKEY_FAULT_CLOCK_OFFSET") else { return Ok(Duration::ZERO) };
-    if variables.get("ONCEKEY_FAULTS").map(String::as_str) != Some("on") {
-        return Err(Failure::Usage(
-            "ONCEKEY_FAULT_CLOCK_OFFSET needs ONCEKEY_FAULTS=on as well".into(),
-        ));
-    }
-    humantime::parse_duration(text)
-        .map_err(|error| Failure::Usage(format!("ONCEKEY_FAULT_CLOCK_OFFSET: {error}")))
 }
 
 /// SIGTERM and SIGINT: the first drains, the second hurries.

@@ -30,8 +30,8 @@ pub struct LivenessFacts {
     pub now: DateTime<Utc>,
     pub heartbeat_at: DateTime<Utc>,
     pub owner: Owner,
-    /// When this incarnation of the database was first seen; absent right after a crash recovery or
-    /// a promotion.
+    /// When this incarnation of the database was first seen; absent right after a start, a crash
+    /// recovery or a promotion.
     pub epoch: Option<DateTime<Utc>>,
 }
 

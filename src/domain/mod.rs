@@ -11,6 +11,7 @@ pub mod json;
 pub mod key;
 pub mod liveness;
 pub mod pace;
+pub mod partition;
 pub mod problem;
 pub mod prompt;
 pub mod record;

@@ -70,7 +70,7 @@ pub fn of_reply(reply: Reply) -> Response {
 /// A 200 with a JSON body.
 pub fn ok(request_id: RequestId, body: &impl Serialize) -> Result<Response, ProblemResponse> {
     let body = serde_json::to_vec(body).map_err(|error| {
-        tracing::error!(%request_id, %error, "a response could not be written as JSON");
+        tracing::error!(event = "internal", %request_id, %error, "a response could not be written as JSON");
         Problem::new(ErrorCode::Internal, request_id, "The answer could not be written.")
     })?;
     Ok(with_body(200, JSON, body))

@@ -66,7 +66,7 @@ pub async fn serve(
         lifecycle.spawn(async move {
             tokio::select! {
                 ended = connection => if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection ended early");
+                    tracing::debug!(event = "connection_broken", %error, "a connection ended early");
                 },
                 () = closing.cancelled() => {}
             }
@@ -74,11 +74,14 @@ pub async fn serve(
     }
     drop(listener);
     if clock.timeout(settings.farewell, graceful.shutdown()).await.is_err() {
-        tracing::debug!("connections are closed that did not end by themselves");
+        tracing::debug!(
+            event = "connections_closed",
+            "connections are closed that did not end by themselves"
+        );
     }
     closing.cancel();
 }
 
 fn refused(error: &io::Error) {
-    tracing::warn!(%error, "a connection could not be accepted");
+    tracing::warn!(event = "connection_refused", %error, "a connection could not be accepted");
 }

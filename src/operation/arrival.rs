@@ -8,7 +8,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::waiting::Ticket;
-use super::{ChatArrival, Inner, MissingKey, Model, Outcome, Reply, chat, database_problem, run};
+use super::{
+    ChatArrival, Inner, MissingKey, Model, Outcome, Reply, chat, database_problem, disowned, run,
+};
 use crate::clock::Moment;
 use crate::domain::arrival::{Decision, decide};
 use crate::domain::chat::ENDPOINT;
@@ -127,7 +129,12 @@ impl Inner {
                         },
                     }
                 }
-                Err(error) => return Outcome::Refused(database_problem(id, &error)),
+                Err(error) => {
+                    if error.is_in_doubt() {
+                        disowned::release(self, arrival.tenant.clone(), key.id, id);
+                    }
+                    return Outcome::Refused(database_problem(id, &error));
+                }
             }
         }
         let error = StoreError::Conflict("an arrival was overtaken too often".into());

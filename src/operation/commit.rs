@@ -46,9 +46,9 @@ pub(super) async fn settle(inner: &Inner, left: LeftSeat, commit: &Arc<ChatCommi
                 None => return Ending::Unknown,
             },
             Err(StoreError::LeaseLost) => return Ending::LeaseLost,
-            Err(error @ (StoreError::Unavailable(_) | StoreError::Conflict(_))) => error,
+            Err(error) if error.is_unavailable() || error.is_conflict() => error,
             Err(error) => {
-                tracing::error!(%error, "the database refused the commit");
+                tracing::error!(event = "commit_refused", %error, "the database refused the commit");
                 return Ending::Broken;
             }
         };
@@ -72,7 +72,11 @@ async fn trace(inner: &Inner, left: LeftSeat, commit: &ChatCommit) -> Option<Com
     loop {
         match inner.store.trace_commit(commit.at.clone(), commit.guard).await {
             Ok(trace) => return Some(trace),
-            Err(error) => tracing::warn!(%error, "what became of the commit is not known yet"),
+            Err(error) => tracing::warn!(
+                event = "commit_in_doubt",
+                %error,
+                "what became of the commit is not known yet"
+            ),
         }
         if inner.clock.now() >= left.trusted_until {
             return None;
@@ -81,34 +85,39 @@ async fn trace(inner: &Inner, left: LeftSeat, commit: &ChatCommit) -> Option<Com
     }
 }
 
-/// Tries for a failure's end: fewer than for an answer, since nothing is lost but a wait.
-const FAILURE_TRIES: u32 = 3;
-
-/// Writes the end of a run that failed. Repeating is safe: a record that was ended is no longer in
+/// Writes the end of a run that failed, as long as the run's last beat is trusted: until it is
+/// written, nobody else may begin. Repeating is safe: a record that was ended is no longer in
 /// progress, and its calls are there already.
 pub(super) async fn settle_failure(
     inner: &Inner,
+    left: LeftSeat,
     failure: Failure,
 ) -> Result<CommitOutcome, StoreError> {
-    let mut tries = 1;
+    let mut in_doubt = false;
     loop {
-        match inner.store.fail(failure.clone()).await {
-            Ok(CommitOutcome::Fenced) if tries > 1 => {
-                // Ended by the try whose answer was lost, or by somebody else: told apart by reading.
-                let record = inner.store.record(failure.at.tenant.clone(), failure.at.key).await?;
-                let ours = record.is_some_and(|record| {
-                    record.guard == failure.guard
-                        && record.failure_kind.as_deref() == Some(failure.kind)
-                });
-                return Ok(if ours { CommitOutcome::Committed } else { CommitOutcome::Fenced });
-            }
+        let outcome = match inner.store.fail(failure.clone()).await {
+            // Ended by the try whose answer was lost, or by somebody else: told apart by reading.
+            Ok(CommitOutcome::Fenced) if in_doubt => ended_as(inner, &failure).await,
+            outcome => outcome,
+        };
+        match outcome {
             Err(error)
-                if (error.is_unavailable() || error.is_conflict()) && tries < FAILURE_TRIES =>
+                if (error.is_unavailable() || error.is_conflict())
+                    && inner.clock.now() < left.trusted_until =>
             {
-                tries += 1;
+                in_doubt = true;
+                tracing::warn!(%error, "the end of the run is written again");
                 inner.clock.sleep(PAUSE).await;
             }
             outcome => return outcome,
         }
     }
+}
+
+async fn ended_as(inner: &Inner, failure: &Failure) -> Result<CommitOutcome, StoreError> {
+    let record = inner.store.record(failure.at.tenant.clone(), failure.at.key).await?;
+    let ours = record.is_some_and(|record| {
+        record.guard == failure.guard && record.failure_kind.as_deref() == Some(failure.kind)
+    });
+    Ok(if ours { CommitOutcome::Committed } else { CommitOutcome::Fenced })
 }

@@ -8,6 +8,7 @@ mod attempts;
 mod calls;
 mod chat;
 mod commit;
+mod disowned;
 mod heartbeat;
 mod models;
 mod node;
@@ -127,6 +128,7 @@ impl Operations {
         let inner = self.0.clone();
         let request_id = arrival.request_id;
         let span = tracing::info_span!("arrival", %request_id, tenant_id = %arrival.tenant);
+        let told = span.clone();
         let here = CancellationToken::new();
         let gone = here.clone();
         // Cancelled when the caller stops waiting: a run goes on then, a wait does not.
@@ -134,8 +136,10 @@ impl Operations {
         let work = async move { inner.arrive(arrival, gone).await }.instrument(span);
         match self.0.lifecycle.spawn_run(work).await {
             Ok(reply) => reply,
-            Err(error) => {
-                tracing::error!(%request_id, %error, "an arrival ended without an answer");
+            Err(_) => {
+                told.in_scope(|| {
+                    tracing::error!(event = "internal", "an arrival ended without an answer");
+                });
                 let problem = internal(request_id);
                 Reply { made_key: None, outcome: Outcome::Refused(problem) }
             }
@@ -153,7 +157,10 @@ impl Inner {
 /// What a client hears when the store fails it.
 pub fn database_problem(request_id: RequestId, error: &StoreError) -> Problem {
     match error {
-        StoreError::Unavailable(_) | StoreError::Conflict(_) | StoreError::PartitionMissing => {
+        StoreError::Unavailable(_)
+        | StoreError::NotSent(_)
+        | StoreError::Conflict(_)
+        | StoreError::PartitionMissing => {
             tracing::error!(event = "database_unavailable", %request_id, %error, "the database failed an arrival");
             let detail = "The database cannot be reached; send the same request again.";
             Problem::new(ErrorCode::DatabaseUnavailable, request_id, detail)

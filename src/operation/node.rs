@@ -1,7 +1,7 @@
 //! This process among the others: registered, locked, beating, and watching who else is gone.
 //!
-//! One task owns the session. Any error closes it, and opening it anew takes the lock back and beats
-//! at once, well within the second that a detector waits.
+//! One task owns the session. Any error closes it, and opening it anew, at once, takes the lock back
+//! well within the second that a detector waits.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::store::{NodeSession, Registration, Store, StoreError};
 
 /// How often other nodes' locks are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// Between two tries to open a session.
+/// From one try to open a session to the next.
 const REOPEN_AFTER: Duration = Duration::from_millis(200);
 
 /// What the node's task needs.
@@ -39,6 +39,7 @@ impl Node {
     async fn live(self, mut id: NodeId, first: NodeSession) {
         let mut session = Some(first);
         loop {
+            let begun = self.clock.now();
             let opened = match session.take() {
                 Some(session) => Ok(session),
                 None => self.open(&mut id).await,
@@ -57,17 +58,27 @@ impl Node {
             match ended {
                 Ok(Ended::Over) => return,
                 Ok(Ended::Dead) => {
-                    tracing::error!(node = %id, "declared dead by another node; its runs are dropped");
+                    tracing::error!(
+                        event = "node_replaced",
+                        node = %id,
+                        "declared dead by another node; its runs are dropped"
+                    );
                     self.runs.stop_all();
                 }
                 Ok(Ended::Unregistered) => {}
                 Err(error) => {
-                    tracing::warn!(node = %id, %error, "the node's session is opened anew")
+                    tracing::warn!(
+                        event = "node_session_lost",
+                        node = %id,
+                        %error,
+                        "the node's session is opened anew"
+                    );
                 }
             }
+            // None after a session that stood: others are about to find its lock free.
             tokio::select! {
                 () = self.lifecycle.over() => return,
-                () = self.clock.sleep(REOPEN_AFTER) => {}
+                () = self.clock.sleep_until(begun + REOPEN_AFTER) => {}
             }
         }
     }
@@ -80,7 +91,7 @@ impl Node {
             *id = self.store.new_node_id().await?;
         }
         self.store.set_node(*id);
-        tracing::info!(node = %id, "node registered");
+        tracing::info!(event = "node_registered", node = %id, "registered and locked");
         Ok(session)
     }
 
@@ -97,23 +108,22 @@ impl Node {
                 () = self.lifecycle.over() => return Ok(Ended::Over),
                 () = self.clock.sleep_until(due) => {}
             }
-            if self.clock.now() >= next_beat {
-                next_beat = self.clock.now() + self.heartbeat;
-                if let Some(ended) = self.beat(id, session).await? {
+            if self.clock.now() >= next_look {
+                if let Some(ended) = self.look(id, session).await? {
                     return Ok(ended);
                 }
-            }
-            if self.clock.now() >= next_look {
-                session.hold_lock(id).await?;
-                for dead in session.detect_dead(id).await? {
-                    tracing::warn!(event = "node_dead", node = %dead, "a node is gone");
-                }
                 next_look = self.clock.now() + LOOK_EVERY;
+            }
+            if self.clock.now() >= next_beat {
+                next_beat = self.clock.now() + self.heartbeat;
+                self.beat(session).await?;
             }
         }
     }
 
-    async fn beat(
+    /// How this node stands, and who else is gone. What a node that stands as dead claims is taken
+    /// over at once, so it has to learn of it soon.
+    async fn look(
         &self,
         id: NodeId,
         session: &mut NodeSession,
@@ -123,13 +133,21 @@ impl Node {
             Some(Registration::Dead) => return Ok(Some(Ended::Dead)),
             None => return Ok(Some(Ended::Unregistered)),
         }
+        session.hold_lock(id).await?;
+        for dead in session.detect_dead(id).await? {
+            tracing::warn!(event = "node_dead", node = %dead, "a node is gone");
+        }
+        Ok(None)
+    }
+
+    async fn beat(&self, session: &mut NodeSession) -> Result<(), StoreError> {
         let runs = self.runs.beating();
         if !runs.is_empty() {
             let sent: Moment = self.clock.now();
             let answers = session.beat(&runs).await?;
             self.runs.beaten(&runs, &answers, sent);
         }
-        Ok(None)
+        Ok(())
     }
 }
 

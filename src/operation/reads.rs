@@ -113,7 +113,7 @@ impl Operations {
         }
         match self.0.store.runway().await {
             Err(error) => {
-                tracing::warn!(%error, "not ready");
+                tracing::warn!(event = "not_ready", %error, "not ready");
                 Readiness::NoDatabase
             }
             Ok(runway) if !runway.today => Readiness::NoPartition,

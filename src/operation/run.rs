@@ -3,7 +3,6 @@
 //! Whatever ends a run (an answer, a failure, a lost fence, a cut, a panic), its seat is left, its
 //! record is settled under the guard, and its calls are kept.
 
-use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,8 +65,11 @@ impl Run<'_> {
         let (outcome, verdict, kind) = match settled {
             Ok(settled) => settled,
             Err(panic) => {
-                tracing::error!(event = "panic", text = panic_text(&*panic), "the run panicked");
-                self.fail(Failed { kind: FailureKind::Internal, retry_after: None }, &calls).await
+                // What it was stands in the line of the panic itself.
+                drop(panic);
+                let kind = FailureKind::Internal;
+                tracing::error!(event = "run_failed", %kind, "the run panicked");
+                self.fail(left, Failed { kind, retry_after: None }, &calls).await
             }
         };
         metrics::histogram!("oncekey_run_seconds").record(took.as_secs_f64());
@@ -80,14 +82,15 @@ impl Run<'_> {
     async fn settle(&self, left: LeftSeat, work: Work, calls: &CallLog, took: Duration) -> Settled {
         match work {
             Work::Answered(answer) => self.commit(left, &answer, calls, took).await,
-            Work::Failed(failed) => self.fail(failed, calls).await,
+            Work::Failed(failed) => self.fail(left, failed, calls).await,
             Work::Stopped(stop) => self.stopped(stop, calls).await,
             Work::Cut => {
                 tracing::warn!(
                     event = "released",
                     "cut by shutting down; the next arrival starts at once"
                 );
-                self.fail(Failed { kind: FailureKind::Released, retry_after: None }, calls).await
+                let failed = Failed { kind: FailureKind::Released, retry_after: None };
+                self.fail(left, failed, calls).await
             }
         }
     }
@@ -117,7 +120,7 @@ impl Run<'_> {
         )
         .await
         .map_err(|error| {
-            tracing::error!(%error, "the conversation could not be read");
+            tracing::error!(event = "run_failed", %error, "the conversation could not be read");
             Failed { kind: kind_of(&error), retry_after: None }
         })?;
         let before_run = (self.claim.claimed_at - self.claim.first_claimed_at).to_std();
@@ -154,9 +157,9 @@ impl Run<'_> {
         let effects = match built {
             Ok(effects) => Arc::new(effects),
             Err(error) => {
-                tracing::error!(%error, "the answer could not be written as JSON");
+                tracing::error!(event = "run_failed", %error, "the answer could not be written as JSON");
                 let failed = Failed { kind: FailureKind::Internal, retry_after: None };
-                return self.fail(failed, calls).await;
+                return self.fail(left, failed, calls).await;
             }
         };
         inner.faults.reach(Point::BeforeCommit).await;
@@ -178,11 +181,11 @@ impl Run<'_> {
             }
             commit::Ending::Broken => FailureKind::Internal,
         };
-        self.fail(Failed { kind, retry_after: None }, calls).await
+        self.fail(left, Failed { kind, retry_after: None }, calls).await
     }
 
     /// Ends the record as failed, passing or final, by the kind.
-    async fn fail(&self, failed: Failed, calls: &CallLog) -> Settled {
+    async fn fail(&self, left: LeftSeat, failed: Failed, calls: &CallLog) -> Settled {
         let quota_hit = failed.kind == FailureKind::Quota;
         let kind =
             if quota_hit && self.enough_of_quota() { FailureKind::GaveUp } else { failed.kind };
@@ -199,7 +202,7 @@ impl Run<'_> {
             quota_hit,
             calls: calls.wasted(kind, self.inner.clock.utc_now()),
         };
-        let settled = commit::settle_failure(self.inner, failure).await;
+        let settled = commit::settle_failure(self.inner, left, failure).await;
         match (settled, answer) {
             (Ok(CommitOutcome::Committed), Some(answer)) => {
                 tracing::warn!(event = "failed", %kind, "ended for good");
@@ -217,7 +220,12 @@ impl Run<'_> {
             }
             (Err(error), _) => {
                 // The record stays in progress, silent, and is taken over or swept.
-                tracing::error!(%error, %kind, "the end of the run could not be written");
+                tracing::error!(
+                    event = "end_unwritten",
+                    %error,
+                    %kind,
+                    "the end of the run could not be written"
+                );
                 let kind = FailureKind::Database;
                 (Outcome::Refused(self.problem(kind, None)), "unknown", Some(kind))
             }
@@ -246,7 +254,11 @@ impl Run<'_> {
         // Guarded like any other end: where the record is still this run's after all, it ends as a
         // passing failure and the next arrival starts at once.
         if let Err(error) = self.inner.store.fail(failure).await {
-            tracing::warn!(%error, "the calls of a stopped run could not be kept");
+            tracing::warn!(
+                event = "end_unwritten",
+                %error,
+                "the calls of a stopped run could not be kept"
+            );
         }
         settled
     }
@@ -256,7 +268,8 @@ impl Run<'_> {
         let at = &self.claim.at;
         let record = self.inner.store.record(at.tenant.clone(), at.key).await.ok().flatten();
         let lost = FailureKind::RunLost;
-        let Some(record) = record else {
+        // Of another operation, under a key whose record was dropped, it would answer another question.
+        let Some(record) = record.filter(|it| it.operation_id == self.claim.operation_id) else {
             return (Outcome::Refused(self.problem(lost, None)), "fenced", Some(lost));
         };
         let cancelled = record.failure_kind.as_deref() == Some(FailureKind::Cancelled.as_str());
@@ -296,18 +309,11 @@ impl Run<'_> {
 /// How a failure of the store's ends a run.
 fn kind_of(error: &StoreError) -> FailureKind {
     match error {
-        StoreError::Unavailable(_) | StoreError::Conflict(_) | StoreError::PartitionMissing => {
-            FailureKind::Database
-        }
+        StoreError::Unavailable(_)
+        | StoreError::NotSent(_)
+        | StoreError::Conflict(_)
+        | StoreError::PartitionMissing => FailureKind::Database,
         StoreError::LeaseLost => FailureKind::LeaseLost,
         StoreError::Corrupt { .. } | StoreError::Bug(_) => FailureKind::Internal,
     }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("no text")
 }

@@ -82,7 +82,11 @@ impl Waiting {
         for keys in waited.chunks(AT_ONCE) {
             match store.no_longer_running(keys.to_vec()).await {
                 Ok(ended) => ended.iter().for_each(|(tenant, key)| self.wake(tenant, *key)),
-                Err(error) => tracing::warn!(%error, "what is waited for could not be looked at"),
+                Err(error) => tracing::warn!(
+                    event = "waiting_blind",
+                    %error,
+                    "what is waited for could not be looked at"
+                ),
             }
         }
         clock.sleep(POLL_EVERY).await;

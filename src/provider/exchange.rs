@@ -22,8 +22,9 @@ use crate::domain::failure::{
 use crate::domain::prompt::Answer;
 use crate::domain::secret::Secret;
 
-/// What is kept of something that cannot be read.
-const SNIPPET_BYTES: usize = 200;
+/// What is kept of something that cannot be read: enough to tell a JSON object from a gateway's
+/// page, and too little to show an end user's answer.
+const SNIPPET_BYTES: usize = 32;
 /// What is kept of a header.
 const HEADER_BYTES: usize = 100;
 

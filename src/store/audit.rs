@@ -65,7 +65,7 @@ pub const INVARIANTS: &[Invariant] = &[
         sql: "select u.tenant_id, 'receipt of operation ' || u.operation_id || ' has no committed record' as what
             from usage_receipts u
             where exists (select from pg_inherits i join pg_class p on p.oid = i.inhrelid
-                    where i.inhparent = 'request_records'::regclass
+                    where i.inhparent = 'request_records'::regclass and not i.inhdetachpending
                         and p.relname = 'request_records_' || to_char(u.record_day, 'YYYYMMDD'))
                 and not exists (select from request_records r
                     where r.tenant_id = u.tenant_id and r.idempotency_key = u.idempotency_key
@@ -140,7 +140,8 @@ pub const INVARIANTS: &[Invariant] = &[
                 || r.heartbeat_at as what
             from request_records r where r.state = 'in_progress'
                 and r.heartbeat_at < clock_timestamp() - $3::interval
-                and (select first_seen from server_epoch) < clock_timestamp() - $3::interval",
+                and exists (select from server_epoch where server_start = pg_postmaster_start_time()
+                    and first_seen < clock_timestamp() - $3::interval)",
     },
     Invariant {
         name: "one_record",

@@ -1,9 +1,7 @@
 //! Claims: winning a key before any work is done.
 //!
 //! Lock order, everywhere: key row → record → conversation; a first claim inserts its record last,
-//! since nobody else can hold a row that does not exist yet. Whether another holder of the
-//! conversation is alive is judged in a statement after the one that locked its row: a subquery in
-//! `ON CONFLICT … WHERE` would see the newest row with an old snapshot.
+//! since nobody else can hold a row that does not exist yet.
 
 use std::sync::Arc;
 
@@ -11,7 +9,7 @@ use chrono::{DateTime, NaiveDate, Utc};
 use sqlx::{Connection, PgConnection};
 
 use super::error::StoreError;
-use super::lease::{Holder, Lease, live_holder, lock_conversation};
+use super::lease::{Holder, Lease, Taken, WantedLease};
 use super::{Store, record};
 use crate::domain::hash::RequestHash;
 use crate::domain::ids::{ConversationId, Fence, OperationId, RequestId, Subject, TenantId};
@@ -63,7 +61,7 @@ impl Store {
     /// conversation free; a poll that finds the key taken or the conversation busy writes nothing.
     pub async fn claim(&self, new: NewClaim) -> Result<ClaimOutcome, StoreError> {
         let new = Arc::new(new);
-        let mut lost_answers = 0;
+        let mut answer_lost = false;
         for _ in 0..ROUNDS {
             match self.claim_round(&new).await {
                 Ok(Some(outcome)) => return Ok(outcome),
@@ -71,7 +69,10 @@ impl Store {
                 Err(StoreError::PartitionMissing) => self.ensure_partition_of_today().await?,
                 // Once, on another connection: a claim whose answer was lost must not stay behind
                 // without a run.
-                Err(error) if error.is_unavailable() && lost_answers == 0 => lost_answers += 1,
+                Err(error) if error.is_in_doubt() && !answer_lost => answer_lost = true,
+                Err(StoreError::NotSent(text)) if answer_lost => {
+                    return Err(StoreError::Unavailable(text));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -92,8 +93,8 @@ impl Store {
             })
             .await?;
         if let Some(record) = standing.and_then(|row| row.record) {
-            return Ok(Some(match own_claim(&record, new) {
-                Some(claim) => self.claim_from_lost_answer(claim).await?,
+            return Ok(Some(match self.own_claim(&record, new.request_id).await? {
+                Some(claim) => ClaimOutcome::Won(claim),
                 None => ClaimOutcome::Exists(Box::new(record)),
             }));
         }
@@ -156,7 +157,7 @@ impl Store {
             .await
     }
 
-    /// Reads, without a lock and without writing, whether the conversation is free. `None`: it is.
+    /// `None`: the conversation is free at first sight.
     async fn look_at_conversation(
         &self,
         new: Arc<NewClaim>,
@@ -166,27 +167,8 @@ impl Store {
             .run("claim.look", move |connection| {
                 let new = new.clone();
                 Box::pin(async move {
-                    let row = sqlx::query!(
-                        "/* claim.look */
-                        select subject, active_key from conversations
-                        where tenant_id = $1 and conversation_id = $2",
-                        new.tenant.as_str(),
-                        new.conversation_id.as_str(),
-                    )
-                    .fetch_optional(&mut *connection)
-                    .await?;
-                    let Some(row) = row else { return Ok(None) };
-                    if row.subject.as_deref() != new.subject.as_ref().map(Subject::as_str) {
-                        return Ok(Some(ClaimOutcome::ConversationHidden));
-                    }
-                    let other = live_holder(
-                        connection,
-                        &rules,
-                        &new.tenant,
-                        row.active_key,
-                        Some(new.key.id),
-                    );
-                    Ok(other.await?.map(ClaimOutcome::ConversationBusy))
+                    let taken = new.wanted().look(connection, &rules).await?;
+                    Ok(taken.map(ClaimOutcome::from))
                 })
             })
             .await
@@ -202,23 +184,15 @@ impl Store {
                 Box::pin(async move {
                     let mut transaction = connection.begin().await?;
                     let Some(day) = lock_key(&mut transaction, &new, offset).await? else {
+                        transaction.rollback().await?;
                         return Ok(None);
                     };
-                    let lease = lock_conversation(
-                        &mut transaction,
-                        &rules,
-                        &new.tenant,
-                        &new.conversation_id,
-                        new.subject.as_ref(),
-                        new.key.id,
-                    )
-                    .await?;
-                    let head_seq = match lease {
+                    let head_seq = match new.wanted().take(&mut transaction, &rules).await? {
                         Lease::Free { head_seq } => head_seq,
-                        Lease::Busy(holder) => {
-                            return Ok(Some(ClaimOutcome::ConversationBusy(holder)));
+                        Lease::Taken(taken) => {
+                            transaction.rollback().await?;
+                            return Ok(Some(taken.into()));
                         }
-                        Lease::Hidden => return Ok(Some(ClaimOutcome::ConversationHidden)),
                     };
                     let claimed_at = sqlx::query_scalar!(
                         "/* claim.insert */
@@ -249,10 +223,26 @@ impl Store {
             .await
     }
 
-    /// The answer to our own claim was lost on the way; what it won is still ours.
-    async fn claim_from_lost_answer(&self, mut claim: Claim) -> Result<ClaimOutcome, StoreError> {
-        claim.head_seq = self.head_of(&claim.at).await?;
-        Ok(ClaimOutcome::Won(claim))
+    /// The claim that a record stands for, if this very arrival made it: the answer to it was lost
+    /// on the way, and what it won is still ours.
+    pub(super) async fn own_claim(
+        &self,
+        record: &Record,
+        arrival: RequestId,
+    ) -> Result<Option<Claim>, StoreError> {
+        if record.guard.request_id != arrival || record.state != State::InProgress {
+            return Ok(None);
+        }
+        Ok(Some(Claim {
+            at: record.at.clone(),
+            guard: record.guard,
+            operation_id: record.operation_id,
+            head_seq: self.head_of(&record.at).await?,
+            attempts: record.attempts,
+            quota_hits: record.quota_hits,
+            first_claimed_at: record.first_claimed_at,
+            claimed_at: record.claimed_at,
+        }))
     }
 
     async fn head_of(&self, at: &RecordKey) -> Result<i64, StoreError> {
@@ -279,7 +269,25 @@ impl Store {
     }
 }
 
+impl From<Taken> for ClaimOutcome {
+    fn from(taken: Taken) -> Self {
+        match taken {
+            Taken::Busy(holder) => Self::ConversationBusy(holder),
+            Taken::Hidden => Self::ConversationHidden,
+        }
+    }
+}
+
 impl NewClaim {
+    fn wanted(&self) -> WantedLease<'_> {
+        WantedLease {
+            tenant: &self.tenant,
+            conversation: &self.conversation_id,
+            subject: self.subject.as_ref(),
+            key: self.key.id,
+        }
+    }
+
     fn won(&self, day: NaiveDate, claimed_at: DateTime<Utc>, head_seq: i64) -> Claim {
         Claim {
             at: RecordKey { tenant: self.tenant.clone(), key: self.key.id, day },
@@ -292,21 +300,6 @@ impl NewClaim {
             claimed_at,
         }
     }
-}
-
-/// The claim that a record stands for, if this very arrival made it.
-fn own_claim(record: &Record, new: &NewClaim) -> Option<Claim> {
-    let ours = record.guard.request_id == new.request_id && record.state == State::InProgress;
-    ours.then(|| Claim {
-        at: record.at.clone(),
-        guard: record.guard,
-        operation_id: record.operation_id,
-        head_seq: 0,
-        attempts: record.attempts,
-        quota_hits: record.quota_hits,
-        first_claimed_at: record.first_claimed_at,
-        claimed_at: record.claimed_at,
-    })
 }
 
 /// Takes the row of a key that has no record, and moves it to today. `None`: the row vanished, or a

@@ -68,7 +68,7 @@ async fn delete(
     .fetch_optional(&mut *connection)
     .await?;
     let Some(row) = row else { return Ok(Deletion::Missing) };
-    if let Some(holder) = live_holder(connection, rules, tenant, row.active_key, None).await? {
+    if let Some(holder) = live_holder(connection, rules, tenant, row.active_key).await? {
         return Ok(Deletion::Busy(holder));
     }
     // Found by their own column: deleting is rare, and an index on it would cost every claim.

@@ -11,6 +11,9 @@ pub enum StoreError {
     /// not known.
     #[error("the database cannot be reached: {0}")]
     Unavailable(Cow<'static, str>),
+    /// No connection could be had: the statement never began.
+    #[error("no connection to the database: {0}")]
+    NotSent(Cow<'static, str>),
     /// 40001 or 40P01: the whole transaction was undone and may be repeated.
     #[error("the transaction met another one: {0}")]
     Conflict(String),
@@ -40,7 +43,20 @@ impl StoreError {
 
     /// The outcome of the statement is not known, or it never began.
     pub fn is_unavailable(&self) -> bool {
+        matches!(self, StoreError::Unavailable(_) | StoreError::NotSent(_))
+    }
+
+    /// The statement was sent, and its outcome is not known.
+    pub fn is_in_doubt(&self) -> bool {
         matches!(self, StoreError::Unavailable(_))
+    }
+
+    /// The same where the statement was about to be sent, and was not.
+    pub(super) fn not_sent(self) -> Self {
+        match self {
+            StoreError::Unavailable(text) => StoreError::NotSent(text),
+            other => other,
+        }
     }
 }
 
@@ -62,17 +78,20 @@ impl From<sqlx::Error> for StoreError {
                     code if code.starts_with("57P") || code.starts_with("08") => {
                         StoreError::unavailable(refusal.message().to_owned())
                     }
+                    // A login or a database that is refused: no statement began, and whoever runs
+                    // the service can mend it.
+                    code if code.starts_with("28") || code == "3D000" => {
+                        StoreError::unavailable(refusal.message().to_owned())
+                    }
                     // A read-only server: the primary has just become a standby.
                     "25006" => StoreError::unavailable(refusal.message().to_owned()),
                     code => StoreError::Bug(format!("{} ({code})", refusal.message())),
                 }
             }
-            sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::Protocol(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed => StoreError::unavailable(error.to_string()),
+            sqlx::Error::Io(error) => StoreError::unavailable(error.to_string()),
+            sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => {
+                StoreError::unavailable(error.to_string())
+            }
             _ => StoreError::Bug(error.to_string()),
         }
     }

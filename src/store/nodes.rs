@@ -33,7 +33,8 @@ pub struct NodeSession {
     clock: Clock,
     confirm: PgInterval,
     grace: PgInterval,
-    locked: bool,
+    /// The id whose lock this session holds.
+    locked: Option<NodeId>,
 }
 
 /// What registering found.
@@ -91,7 +92,8 @@ impl Store {
                     sqlx::query!(
                         "/* nodes.old_epoch */
                         insert into server_epoch (first_seen) values (clock_timestamp() - interval '1 day')
-                        on conflict (one) do update set first_seen = excluded.first_seen"
+                        on conflict (one) do update
+                            set first_seen = excluded.first_seen, server_start = excluded.server_start"
                     )
                     .execute(&mut *transaction)
                     .await?;
@@ -102,8 +104,10 @@ impl Store {
             .await
     }
 
-    /// Opens the node's session.
+    /// Opens the node's session. One before it that broke broke with the server, mostly: what rests
+    /// in the pool is in doubt, so that no arrival finds out the hard way.
     pub async fn open_node_session(&self) -> Result<NodeSession, StoreError> {
+        self.database.doubt();
         let opened = within(&self.clock, async {
             let mut connection = PgConnection::connect_with(&self.direct).await?;
             prepare_session(&mut connection).await?;
@@ -114,7 +118,7 @@ impl Store {
             clock: self.clock.clone(),
             confirm: interval(CONFIRM),
             grace: interval(self.liveness.grace),
-            locked: false,
+            locked: None,
         })
     }
 
@@ -141,12 +145,13 @@ impl NodeSession {
     /// Takes the node's lock, if this session does not hold it yet. Tried, not waited for: an
     /// earlier session of this node, cut off without the server's knowing, may hold it for minutes,
     /// which stands for the node as well as this one would; and a detector holds it for a moment.
+    /// The lock of an id that the node had before says nothing of this one.
     pub async fn hold_lock(&mut self, node: NodeId) -> Result<(), StoreError> {
-        if self.locked {
+        if self.locked == Some(node) {
             return Ok(());
         }
         let connection = &mut self.connection;
-        self.locked = within(&self.clock, async {
+        let locked = within(&self.clock, async {
             Ok(sqlx::query_scalar!(
                 r#"/* nodes.lock */ select pg_try_advisory_lock($1, $2) as "locked!""#,
                 NODE_LOCK,
@@ -156,10 +161,12 @@ impl NodeSession {
             .await?)
         })
         .await?;
+        self.locked = locked.then_some(node);
         Ok(())
     }
 
-    /// Takes the node's lock and enters it in `nodes`.
+    /// Takes the node's lock and enters it in `nodes`. The first node after a start of the server,
+    /// orderly or not, begins the epoch anew.
     pub async fn register(
         &mut self,
         node: NodeId,
@@ -168,9 +175,15 @@ impl NodeSession {
         self.hold_lock(node).await?;
         let connection = &mut self.connection;
         within(&self.clock, async {
-            sqlx::query!("/* nodes.epoch */ insert into server_epoch default values on conflict do nothing")
-                .execute(&mut *connection)
-                .await?;
+            sqlx::query!(
+                "/* nodes.epoch */
+                insert into server_epoch as e default values
+                on conflict (one) do update
+                    set first_seen = excluded.first_seen, server_start = excluded.server_start
+                    where e.server_start <> excluded.server_start"
+            )
+            .execute(&mut *connection)
+            .await?;
             let alive = sqlx::query_scalar!(
                 r#"/* nodes.register */
                 insert into nodes as n (node_id, advertised) values ($1, $2)
@@ -300,7 +313,8 @@ impl NodeSession {
                 judged as (
                     select node_id, free, suspected_at, clock_timestamp() as now,
                         exists (select from server_epoch
-                            where first_seen <= clock_timestamp() - $3::interval) as counts
+                            where server_start = pg_postmaster_start_time()
+                                and first_seen <= clock_timestamp() - $3::interval) as counts
                     from looked)
                 update nodes n set
                     suspected_at = case when judged.free and judged.counts

@@ -10,11 +10,12 @@ use sqlx::{Connection, PgConnection};
 
 use super::claim::Claim;
 use super::error::StoreError;
-use super::lease::{Holder, Lease, free_conversation, lock_conversation};
+use super::lease::{Holder, Lease, Taken, WantedLease};
+use super::retire::hold_day;
 use super::{Store, record};
-use crate::domain::ids::{Fence, RequestId, TenantId};
+use crate::domain::ids::{ConversationId, Fence, RequestId, TenantId};
 use crate::domain::liveness::{Liveness, LivenessRules};
-use crate::domain::record::{Guard, Record, State, StoredAnswer};
+use crate::domain::record::{Guard, Record, RecordKey, State, StoredAnswer};
 
 #[derive(Debug)]
 pub enum ReclaimOutcome {
@@ -43,11 +44,42 @@ impl Store {
         request_id: RequestId,
         counting: Counting,
     ) -> Result<ReclaimOutcome, StoreError> {
+        let lost = match self.reclaim_once(found.clone(), request_id, counting).await {
+            Err(error) if error.is_in_doubt() => error,
+            outcome => return outcome,
+        };
+        // Once more, on another connection: a claim whose answer was lost must not stay behind
+        // without a run. The record then bears this arrival's id, and is not as it was read.
+        tracing::warn!(error = %lost, "what became of a claim is not known; looking");
+        match self.reclaim_once(found.clone(), request_id, counting).await {
+            Ok(ReclaimOutcome::Changed) => {
+                let record = self.record(found.at.tenant.clone(), found.at.key).await?;
+                let Some(record) = record else { return Ok(ReclaimOutcome::Changed) };
+                let own = self.own_claim(&record, request_id).await?;
+                Ok(own.map_or(ReclaimOutcome::Changed, ReclaimOutcome::Won))
+            }
+            Err(StoreError::NotSent(text)) => Err(StoreError::Unavailable(text)),
+            outcome => outcome,
+        }
+    }
+
+    async fn reclaim_once(
+        &self,
+        found: Arc<Record>,
+        request_id: RequestId,
+        counting: Counting,
+    ) -> Result<ReclaimOutcome, StoreError> {
         let (rules, node) = (self.liveness, i64::from(self.node().0));
         self.database
             .run("reclaim", move |connection| {
                 let found = found.clone();
                 Box::pin(async move {
+                    // Read first: a poll that finds the conversation busy writes nothing.
+                    if let Some(wanted) = wanted(&found)
+                        && let Some(taken) = wanted.look(connection, &rules).await?
+                    {
+                        return Ok(taken.into());
+                    }
                     let mut transaction = connection.begin().await?;
                     sqlx::query!(
                         r#"/* reclaim.setting */
@@ -55,27 +87,18 @@ impl Store {
                     )
                     .fetch_one(&mut *transaction)
                     .await?;
-                    let Some(now) = lock_abandoned(&mut transaction, &rules, &found).await? else {
+                    if !lock_abandoned(&mut transaction, &rules, &found).await? {
+                        transaction.rollback().await?;
                         return Ok(ReclaimOutcome::Changed);
-                    };
+                    }
                     let mut head_seq = 0;
-                    if let Some(conversation) = &found.conversation_id {
-                        let subject = found.subject.as_ref();
-                        let (tenant, key) = (&found.at.tenant, found.at.key);
-                        let lease = lock_conversation(
-                            &mut transaction,
-                            &rules,
-                            tenant,
-                            conversation,
-                            subject,
-                            key,
-                        );
-                        match lease.await? {
+                    if let Some(wanted) = wanted(&found) {
+                        match wanted.take(&mut transaction, &rules).await? {
                             Lease::Free { head_seq: head } => head_seq = head,
-                            Lease::Busy(holder) => {
-                                return Ok(ReclaimOutcome::ConversationBusy(holder));
+                            Lease::Taken(taken) => {
+                                transaction.rollback().await?;
+                                return Ok(taken.into());
                             }
-                            Lease::Hidden => return Ok(ReclaimOutcome::ConversationHidden),
                         }
                     }
                     let row = sqlx::query!(
@@ -96,7 +119,6 @@ impl Store {
                     .fetch_one(&mut *transaction)
                     .await?;
                     transaction.commit().await?;
-                    tracing::debug!(fence = row.fence, %now, "claimed again");
                     Ok(ReclaimOutcome::Won(Claim {
                         at: found.at.clone(),
                         guard: Guard { fence: Fence(row.fence), request_id },
@@ -120,27 +142,49 @@ impl Store {
         kind: &'static str,
         answer: StoredAnswer,
     ) -> Result<bool, StoreError> {
+        self.end_unowned(found, kind, Some(answer)).await
+    }
+
+    /// Ends a run without a live owner as a passing failure and frees its conversation.
+    /// `false`: it lives after all, or somebody took it over.
+    pub async fn abandon(
+        &self,
+        found: Arc<Record>,
+        kind: &'static str,
+    ) -> Result<bool, StoreError> {
+        self.end_unowned(found, kind, None).await
+    }
+
+    /// With an answer for good, without one in passing.
+    async fn end_unowned(
+        &self,
+        found: Arc<Record>,
+        kind: &'static str,
+        answer: Option<StoredAnswer>,
+    ) -> Result<bool, StoreError> {
         let (rules, answer) = (self.liveness, Arc::new(answer));
         self.database
-            .run("give_up", move |connection| {
+            .run("end_unowned", move |connection| {
                 let (found, answer) = (found.clone(), answer.clone());
                 Box::pin(async move {
                     let mut transaction = connection.begin().await?;
-                    if lock_abandoned(&mut transaction, &rules, &found).await?.is_none() {
+                    if !lock_abandoned(&mut transaction, &rules, &found).await? {
+                        transaction.rollback().await?;
                         return Ok(false);
                     }
                     sqlx::query!(
-                        "/* give_up.end */
+                        "/* end_unowned */
                         update request_records set state = 'failed', failure_kind = $4,
-                            failure_final = true, response_status = $5, response = $6,
+                            failure_final = $5, response_status = $6, response = $7,
                             completed_at = clock_timestamp()
                         where tenant_id = $1 and idempotency_key = $2 and day = $3",
                         found.at.tenant.as_str(),
                         found.at.key,
                         found.at.day,
                         kind,
-                        i32::from(answer.status),
-                        answer.body,
+                        answer.is_some(),
+                        answer.as_ref().as_ref().map(|answer| i32::from(answer.status)),
+                        answer.as_ref().as_ref().map(|answer| &answer.body[..]),
                     )
                     .execute(&mut *transaction)
                     .await?;
@@ -185,62 +229,65 @@ impl Store {
             })
             .await
     }
+}
 
-    /// Ends a run without a live owner as a passing failure and frees its conversation.
-    /// `false`: it lives after all, or somebody took it over.
-    pub async fn abandon(
-        &self,
-        found: Arc<Record>,
-        kind: &'static str,
-    ) -> Result<bool, StoreError> {
-        let rules = self.liveness;
-        self.database
-            .run("sweep.end", move |connection| {
-                let found = found.clone();
-                Box::pin(async move {
-                    let mut transaction = connection.begin().await?;
-                    if lock_abandoned(&mut transaction, &rules, &found).await?.is_none() {
-                        return Ok(false);
-                    }
-                    sqlx::query!(
-                        "/* sweep.end */
-                        update request_records set state = 'failed', failure_kind = $4,
-                            failure_final = false, completed_at = clock_timestamp()
-                        where tenant_id = $1 and idempotency_key = $2 and day = $3",
-                        found.at.tenant.as_str(),
-                        found.at.key,
-                        found.at.day,
-                        kind,
-                    )
-                    .execute(&mut *transaction)
-                    .await?;
-                    free_conversation(&mut transaction, &found.at, found.conversation_id.as_ref())
-                        .await?;
-                    transaction.commit().await?;
-                    Ok(true)
-                })
-            })
-            .await
+impl From<Taken> for ReclaimOutcome {
+    fn from(taken: Taken) -> Self {
+        match taken {
+            Taken::Busy(holder) => Self::ConversationBusy(holder),
+            Taken::Hidden => Self::ConversationHidden,
+        }
     }
 }
 
-/// Locks a record that is as it was read and that nobody runs, judged again under the lock. Returns
-/// the database's time of that look.
+/// The lease that a run of this record needs; a parse needs none.
+fn wanted(found: &Record) -> Option<WantedLease<'_>> {
+    found.conversation_id.as_ref().map(|conversation| WantedLease {
+        tenant: &found.at.tenant,
+        conversation,
+        subject: found.subject.as_ref(),
+        key: found.at.key,
+    })
+}
+
+/// Locks a record that is as it was read and that nobody runs, judged again under the lock. Until the
+/// transaction ends its partition is not dropped.
 async fn lock_abandoned(
     connection: &mut PgConnection,
     rules: &LivenessRules,
     found: &Record,
-) -> Result<Option<chrono::DateTime<chrono::Utc>>, StoreError> {
+) -> Result<bool, StoreError> {
+    hold_day(connection, found.at.day).await?;
     if !record::lock(connection, &found.at, found.guard).await? {
-        return Ok(None);
+        return Ok(false);
     }
     let again = record::read(connection, &found.at.tenant, found.at.key, false).await?;
-    Ok(again.and_then(|row| row.record).and_then(|record| {
+    Ok(again.and_then(|row| row.record).is_some_and(|record| {
         let unowned = match record.state {
             State::FailedPassing => !record.erased,
             State::InProgress => rules.judge(&record.liveness) != Liveness::Alive,
             State::Committed(_) | State::FailedFinal(_) => false,
         };
-        (unowned && record.guard == found.guard).then_some(record.liveness.now)
+        unowned && record.state == found.state && record.guard == found.guard
     }))
+}
+
+/// Clears the lease where it is still this operation's.
+async fn free_conversation(
+    connection: &mut PgConnection,
+    at: &RecordKey,
+    conversation: Option<&ConversationId>,
+) -> Result<(), StoreError> {
+    let Some(conversation) = conversation else { return Ok(()) };
+    sqlx::query!(
+        "/* lease.free */
+        update conversations set active_key = null
+        where tenant_id = $1 and conversation_id = $2 and active_key = $3",
+        at.tenant.as_str(),
+        conversation.as_str(),
+        at.key,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
 }

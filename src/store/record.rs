@@ -36,7 +36,8 @@ pub(super) async fn read(
             case when $3 then r.response end as "response?", r.failure_kind as "failure_kind?",
             r.failure_final as "failure_final?", r.erased_at as "erased_at?",
             n.node_id as "known_owner?", n.dead_at as "owner_dead_at?",
-            (select first_seen from server_epoch) as "epoch?", clock_timestamp() as "now!"
+            (select first_seen from server_epoch
+                where server_start = pg_postmaster_start_time()) as "epoch?", clock_timestamp() as "now!"
         from request_keys k
         left join request_records r
             on r.tenant_id = k.tenant_id and r.idempotency_key = k.idempotency_key and r.day = k.day

@@ -1,5 +1,7 @@
 //! The migrations, which are only ever added to.
 
+use std::time::Duration;
+
 use sqlx::Connection;
 use sqlx::PgConnection;
 use sqlx::migrate::Migrator;
@@ -12,11 +14,19 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 /// The oldest server that has what the migrations and statements use.
 const OLDEST_SERVER: i32 = 150_000;
 
+/// A server that takes a connection and says nothing is none of ours.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
 impl Store {
     /// Brings the schema up to date; several nodes may do so at once. Needs no pool, so that it also
     /// works where the tables are not there yet.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        let mut connection = PgConnection::connect_with(&self.direct).await?;
+        let connecting = PgConnection::connect_with(&self.direct);
+        let mut connection = self
+            .clock
+            .timeout(CONNECT_LIMIT, connecting)
+            .await
+            .map_err(|_| StoreError::unavailable("it did not answer in time"))??;
         let version = sqlx::query_scalar::<_, i32>(
             "/* schema.version */ select current_setting('server_version_num')::int",
         )

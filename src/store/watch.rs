@@ -25,7 +25,8 @@ impl Store {
                         select w.tenant_id as "tenant_id!", w.idempotency_key as "idempotency_key!",
                             r.state as "state?", r.heartbeat_at as "heartbeat_at?",
                             n.node_id as "known_owner?", n.dead_at as "owner_dead_at?",
-                            (select first_seen from server_epoch) as "epoch?",
+                            (select first_seen from server_epoch
+                                where server_start = pg_postmaster_start_time()) as "epoch?",
                             clock_timestamp() as "now!"
                         from unnest($1::text[], $2::uuid[]) as w (tenant_id, idempotency_key)
                         left join request_keys k

@@ -46,6 +46,7 @@ fn a_json_line_carries_the_fields_of_its_event_and_of_all_spans_side_by_side() {
             fence = 3_i64,
             ratio = 0.5,
             held = true,
+            took_ms = 5_u128,
             "a \"line\"\nmore"
         );
         tracing::warn!(event = "retrying", took_ms = 202_u128, step = 9, why = ?Some("x"));
@@ -65,6 +66,7 @@ fn a_json_line_carries_the_fields_of_its_event_and_of_all_spans_side_by_side() {
         (&claimed["fence"], &claimed["ratio"], &claimed["held"]),
         (&3.into(), &0.5.into(), &true.into())
     );
+    assert_eq!(claimed["took_ms"], 5);
     let timestamp = claimed["timestamp"].as_str().unwrap();
     assert!(chrono::DateTime::parse_from_rfc3339(timestamp).is_ok(), "{timestamp}");
     assert_eq!(retrying["took_ms"], 202);

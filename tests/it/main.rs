@@ -9,11 +9,34 @@
 )]
 
 mod bench;
+mod broken_variants;
+mod busy_conversations;
 mod cancelling;
+mod claims;
+mod clocks;
+mod commit_conflicts;
+mod crashes;
+mod database_down;
+mod disconnects;
+mod draining;
+mod first_minute;
+mod frozen;
+mod heartbeats;
+mod log_lines;
+mod lost_answers;
+mod midnight;
+mod missing_partitions;
+mod node_lock;
+mod node_locks;
 mod one_outcome;
+mod panics;
+mod passing_failures;
+mod pool_recovers;
 mod postgres_private;
 mod provider_connection;
 mod provider_deadlines;
 mod provider_wire;
+mod races;
+mod small_pool;
 mod support;
 mod waiting;

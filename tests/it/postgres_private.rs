@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "processes of the system are looked at and signalled through libc")]
 
 mod left_behind;
-mod support;
+pub(crate) mod support;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

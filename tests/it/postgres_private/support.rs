@@ -11,25 +11,25 @@ use oncekey::postgres::{Cluster, ClusterSettings, start_or_attach};
 use sqlx::{Connection, PgConnection};
 
 /// Names the data directory for the other process; without it the entry does nothing.
-pub(super) const DATA_DIR: &str = "ONCEKEY_TEST_PRIVATE_DATA_DIR";
+const DATA_DIR: &str = "ONCEKEY_TEST_PRIVATE_DATA_DIR";
 
 /// A folder of one test, which every user may pass through. Gone at the end.
-pub(super) struct Ground(pub(super) PathBuf);
+pub(crate) struct Ground(pub(crate) PathBuf);
 
 impl Ground {
-    pub(super) fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let dir = PathBuf::from(format!("/tmp/oncekey-it-{}-{test}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
         Self(dir)
     }
 
-    pub(super) fn settings(&self) -> ClusterSettings {
+    pub(crate) fn settings(&self) -> ClusterSettings {
         settings(&self.0.join("data"))
     }
 
     /// The folder that the cluster of [`Ground::settings`] takes.
-    pub(super) fn home(&self) -> PathBuf {
+    pub(crate) fn home(&self) -> PathBuf {
         self.0.join("data/postgres")
     }
 }
@@ -41,7 +41,7 @@ impl Drop for Ground {
 }
 
 /// A small and quick cluster; the state root lies beside the data directory.
-pub(super) fn settings(data_dir: &Path) -> ClusterSettings {
+pub(crate) fn settings(data_dir: &Path) -> ClusterSettings {
     let mut settings = ClusterSettings::new(data_dir)
         .parameter("fsync", "off")
         .parameter("shared_buffers", "16MB");
@@ -49,13 +49,13 @@ pub(super) fn settings(data_dir: &Path) -> ClusterSettings {
     settings
 }
 
-pub(super) fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
 /// Runs statements over the cluster's URL; the answer is the single value of the last one.
-pub(super) fn ask(cluster: &Cluster, statements: &[&'static str]) -> String {
+pub(crate) fn ask(cluster: &Cluster, statements: &[&'static str]) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut session = PgConnection::connect(&cluster.connection_url()).await.unwrap();
@@ -69,20 +69,20 @@ pub(super) fn ask(cluster: &Cluster, statements: &[&'static str]) -> String {
     })
 }
 
-pub(super) fn mode(path: &Path) -> u32 {
+pub(crate) fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
 }
 
 /// This test binary once more, which starts or attaches to the cluster and says what it has, then
 /// waits for the end of its input.
-pub(super) struct Other {
-    pub(super) child: Child,
-    pub(super) owned: bool,
-    pub(super) postmaster: i32,
+pub(crate) struct Other {
+    pub(crate) child: Child,
+    pub(crate) owned: bool,
+    pub(crate) postmaster: i32,
 }
 
 impl Other {
-    pub(super) fn start(data_dir: &Path) -> Self {
+    pub(crate) fn start(data_dir: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["postgres_private::support::entry_of_another_process", "--exact", "--ignored"])
             .arg("--nocapture")
@@ -98,7 +98,7 @@ impl Other {
         Self { child, owned: owned.parse().unwrap(), postmaster: postmaster.parse().unwrap() }
     }
 
-    pub(super) fn end(mut self) {
+    pub(crate) fn end(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
     }
@@ -116,7 +116,7 @@ fn entry_of_another_process() {
 
 /// Writes a shell script. Through another process: a file that this one had open for writing while
 /// another test forks could not be executed.
-pub(super) fn program(path: &Path, text: &str) {
+pub(crate) fn program(path: &Path, text: &str) {
     let mut shell = Command::new("/bin/sh")
         .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
         .arg(path)
@@ -130,11 +130,11 @@ pub(super) fn program(path: &Path, text: &str) {
 
 /// A process whose end is waited for as an event, whoever its parent is.
 #[cfg(target_os = "linux")]
-pub(super) struct Watch(std::os::fd::OwnedFd);
+pub(crate) struct Watch(std::os::fd::OwnedFd);
 
 #[cfg(target_os = "linux")]
 impl Watch {
-    pub(super) fn of(pid: i32) -> Self {
+    pub(crate) fn of(pid: i32) -> Self {
         use std::os::fd::FromRawFd;
         // SAFETY: the call takes numbers and gives a new descriptor, which is ours alone.
         unsafe {
@@ -145,7 +145,7 @@ impl Watch {
     }
 
     /// Whether it ends within a minute.
-    pub(super) fn ends(&self) -> bool {
+    pub(crate) fn ends(&self) -> bool {
         use std::os::fd::AsRawFd;
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid entry.

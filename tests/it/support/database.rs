@@ -2,11 +2,16 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use oncekey::clock::Clock;
+use oncekey::domain::liveness::LivenessRules;
 use oncekey::postgres::{Cluster, ClusterSettings, start_or_attach};
+use oncekey::store::{Store, StoreSettings};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool};
 use tokio::sync::OnceCell;
+use uuid::Uuid;
 
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
 static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -64,6 +69,16 @@ async fn execute(connection: &mut PgConnection, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(connection).await.unwrap();
 }
 
+/// Starts a server of a test's own in this folder; also once more, after its end.
+pub async fn start_server(folder: &str, parameters: &[(&str, &str)]) -> Cluster {
+    let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    let mut settings = ClusterSettings::new(home).parameter("fsync", "off");
+    for (name, value) in parameters {
+        settings = settings.parameter(name, value);
+    }
+    tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap()
+}
+
 impl TestDatabase {
     pub async fn new() -> Self {
         let cluster = cluster().await;
@@ -78,11 +93,23 @@ impl TestDatabase {
 
     /// A server process of this database's own, for tests that kill it.
     pub async fn with_own_server(folder: &str) -> (Self, Cluster) {
-        let settings =
-            ClusterSettings::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder))
-                .parameter("fsync", "off");
-        let cluster =
-            tokio::task::spawn_blocking(move || start_or_attach(&settings)).await.unwrap().unwrap();
+        Self::with_server(folder, &[]).await
+    }
+
+    /// An empty database on a server that writes nothing of its own accord, so that its WAL tells
+    /// what a statement wrote.
+    pub async fn quiet(folder: &str) -> (Self, Cluster) {
+        let quiet = [
+            ("autovacuum", "off"),
+            ("wal_level", "minimal"),
+            ("max_wal_senders", "0"),
+            ("checkpoint_timeout", "1h"),
+        ];
+        Self::with_server(folder, &quiet).await
+    }
+
+    async fn with_server(folder: &str, parameters: &[(&str, &str)]) -> (Self, Cluster) {
+        let cluster = start_server(folder, parameters).await;
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut admin = PgConnection::connect(&cluster.connection_url()).await.unwrap();
         execute(&mut admin, &format!("drop database if exists {name} with (force)")).await;
@@ -115,9 +142,48 @@ impl TestDatabase {
         sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&self.pool).await.unwrap()
     }
 
+    /// One text of a statement.
+    pub async fn text(&self, sql: &str) -> String {
+        sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&self.pool).await.unwrap()
+    }
+
     /// Runs statements.
     pub async fn execute(&self, sql: &str) {
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&self.pool).await.unwrap();
+    }
+
+    /// A store of the test's own, for making API keys and checking invariants.
+    pub fn store(&self) -> Store {
+        let settings = StoreSettings {
+            url: self.url.clone(),
+            direct_url: None,
+            pool_size: 2,
+            liveness: LivenessRules {
+                stale_after: Duration::from_secs(60),
+                grace: Duration::from_secs(12),
+            },
+            clock_offset: Duration::ZERO,
+        };
+        Store::new(settings, Clock::system()).unwrap()
+    }
+
+    /// Makes this incarnation of the database a day old, so that silence, free locks and unknown
+    /// owners count.
+    pub async fn age_epoch(&self) {
+        self.execute(
+            "insert into server_epoch (first_seen) values (clock_timestamp() - interval '1 day')
+            on conflict (one) do update set first_seen = excluded.first_seen",
+        )
+        .await;
+    }
+
+    /// Makes every run silent for longer than `stale_after`.
+    pub async fn age_heartbeats(&self) {
+        self.execute(
+            "update request_records set heartbeat_at = clock_timestamp() - interval '1 day'
+            where state = 'in_progress'",
+        )
+        .await;
     }
 
     /// Committed operations, receipts and events.
@@ -129,6 +195,62 @@ impl TestDatabase {
             self.count("select count(*) from usage_receipts").await,
             self.count("select count(*) from outbox").await,
         )
+    }
+
+    /// As if the run under this key had not beaten for ten minutes.
+    pub async fn silence(&self, key: Uuid) {
+        let aged = "update request_records
+            set heartbeat_at = clock_timestamp() - interval '10 minutes'
+            where state = 'in_progress' and idempotency_key = $1";
+        let aged = sqlx::query(aged).bind(key).execute(&self.pool).await.unwrap();
+        assert_eq!(aged.rows_affected(), 1, "{key} runs");
+    }
+
+    /// Fence, attempts, state and kind of failure of the one record under a key.
+    pub async fn standing(&self, key: Uuid) -> (i64, i32, String, Option<String>) {
+        let sql = "select fence, attempts, state, failure_kind from request_records
+            where idempotency_key = $1";
+        sqlx::query_as(sql).bind(key).fetch_one(&self.pool).await.unwrap()
+    }
+
+    /// Waits until a statement that begins with this comment waits for a lock; its session.
+    pub async fn until_waits_for_lock(&self, statement: &str) -> i64 {
+        let sql = format!(
+            "select coalesce(max(pid), 0)::bigint from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock'
+                and starts_with(query, '/* {statement} */')"
+        );
+        super::eventually(&format!("{statement} waits for a lock"), || async {
+            self.count(&sql).await != 0
+        })
+        .await;
+        self.count(&sql).await
+    }
+
+    /// Waits until so many sessions wait for a lock.
+    pub async fn until_waiting(&self, sessions: i64) {
+        super::eventually("a session waits for a lock", || async {
+            let waiting = "select count(*) from pg_stat_activity
+                where datname = current_database() and wait_event_type = 'Lock'";
+            self.count(waiting).await == sessions
+        })
+        .await;
+    }
+
+    /// Closes these stores, so that their sessions have told what they met, and counts the
+    /// deadlocks: the store itself repeats such a transaction and says nothing.
+    pub async fn deadlocks_once_closed(&self, stores: impl IntoIterator<Item = Store>) -> i64 {
+        for store in stores {
+            store.close().await;
+        }
+        super::eventually("the product's sessions are closed", || async {
+            let open = "select count(*) from pg_stat_activity
+                where datname = current_database() and application_name = 'oncekey'";
+            self.count(open).await == 0
+        })
+        .await;
+        self.count("select deadlocks from pg_stat_database where datname = current_database()")
+            .await
     }
 
     /// Waits until no record is in progress.

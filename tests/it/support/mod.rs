@@ -6,18 +6,24 @@
     reason = "tests stand outside the product: they keep real time, spawn and call"
 )]
 
+pub mod behind_proxy;
 pub mod client;
+pub mod clock;
 pub mod database;
+pub mod direct;
 pub mod node;
+pub mod pair;
 pub mod process;
 pub mod provider;
 pub mod proxy;
+pub mod trap;
 
 use std::future::Future;
 use std::time::Duration;
 
 pub use client::{Answer, Client};
 pub use database::TestDatabase;
+pub use pair::Pair;
 
 /// How long a wait for something that must happen may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,6 +1,7 @@
 //! The real binary as a process of its own, for tests that kill, stop and signal it.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 
@@ -9,7 +10,9 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
-use super::provider::patiently;
+use super::database::TestDatabase;
+use super::node::provider_variables;
+use super::provider::{ScriptedProvider, Wire, patiently};
 
 /// A running `oncekey serve`; killed when dropped.
 pub struct ProcessNode {
@@ -22,29 +25,54 @@ pub struct ProcessNode {
 impl ProcessNode {
     /// Starts the binary with nothing of this process's environment but its search path.
     pub async fn start(variables: Vec<(String, String)>) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_oncekey"))
-            .arg("serve")
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("ONCEKEY_LOG", "json")
-            .envs(variables)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        Self::begin(oncekey(None, &["serve"], &variables)).listening().await
+    }
+
+    /// The same on a database and a scripted provider; `also` wins over what these need.
+    pub async fn on(
+        database: &TestDatabase,
+        provider: &ScriptedProvider,
+        also: &[(&str, &str)],
+    ) -> Self {
+        Self::begin_on(database, provider, also).listening().await
+    }
+
+    /// The same, without waiting until it listens; it has no address yet.
+    pub fn begin_on(
+        database: &TestDatabase,
+        provider: &ScriptedProvider,
+        also: &[(&str, &str)],
+    ) -> Self {
+        let mut variables = provider_variables(provider, Wire::Anthropic);
+        variables.push(("DATABASE_URL".to_owned(), database.url.clone()));
+        variables.extend(also.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())));
+        Self::begin(oncekey(None, &["serve"], &variables))
+    }
+
+    /// The same with a folder to be at home in, where everything goes that is not named elsewhere.
+    pub async fn in_folder(folder: &Path, variables: &[(String, String)]) -> Self {
+        let command = oncekey(Some(folder), &["serve", "--listen", "127.0.0.1:0"], variables);
+        Self::begin(command).listening().await
+    }
+
+    fn begin(mut command: Command) -> Self {
+        let mut child = command.kill_on_drop(true).spawn().unwrap();
         let stdout = collect(child.stdout.take().unwrap());
         let stderr = collect(child.stderr.take().unwrap());
-        let mut lines = stdout.subscribe();
+        let address = SocketAddr::from(([0, 0, 0, 0], 0));
+        Self { child, address, stdout, stderr }
+    }
+
+    async fn listening(mut self) -> Self {
+        let mut lines = self.stdout.subscribe();
         let seen = lines.wait_for(|lines| lines.iter().any(|line| line.contains("listens on")));
         let announced = match tokio::time::timeout(super::PATIENCE, seen).await {
             Ok(Ok(lines)) => lines.clone(),
-            _ => panic!("oncekey did not start: {:?}", stderr.borrow()),
+            _ => panic!("oncekey did not start: {:?}", self.stderr.borrow()),
         };
         let line = announced.iter().find(|line| line.contains("listens on")).unwrap();
-        let address = line.rsplit('/').next().unwrap().parse().unwrap();
-        Self { child, address, stdout, stderr }
+        self.address = line.rsplit('/').next().unwrap().parse().unwrap();
+        self
     }
 
     pub fn pid(&self) -> i32 {
@@ -76,9 +104,28 @@ impl ProcessNode {
         self.stderr.borrow().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
+    /// All lines on standard error so far, as they were written.
+    pub fn raw_log(&self) -> Vec<String> {
+        self.stderr.borrow().clone()
+    }
+
+    /// The log lines with this `event` so far.
+    pub fn events(&self, event: &str) -> Vec<Value> {
+        self.log().into_iter().filter(|line| line["event"] == event).collect()
+    }
+
     /// What was printed so far.
     pub fn printed(&self) -> Vec<String> {
         self.stdout.borrow().clone()
+    }
+
+    /// Waits for a printed line that has this part.
+    pub async fn until_printed(&self, part: &str) -> String {
+        let mut lines = self.stdout.subscribe();
+        let find = |lines: &Vec<String>| lines.iter().find(|line| line.contains(part)).cloned();
+        let seen = lines.wait_for(|lines| find(lines).is_some());
+        let lines = patiently(&format!("{part} to be printed"), seen).await.unwrap();
+        find(&lines).unwrap()
     }
 
     /// Waits for a log line with this `event` that satisfies `also`.
@@ -95,6 +142,40 @@ impl ProcessNode {
         let lines = patiently(&what, seen).await.unwrap();
         find(&lines).unwrap()
     }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs a command of the binary to its end.
+pub async fn run(folder: &Path, arguments: &[&str], variables: &[(String, String)]) -> Ended {
+    let output = oncekey(Some(folder), arguments, variables).kill_on_drop(true).output();
+    let output = patiently("a command to end", output).await.unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// The binary with nothing of this process's environment but its search path.
+fn oncekey(folder: Option<&Path>, arguments: &[&str], variables: &[(String, String)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncekey"));
+    command
+        .args(arguments)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("ONCEKEY_LOG", "json")
+        .envs(variables.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if let Some(folder) = folder {
+        command.current_dir(folder).env("HOME", folder);
+    }
+    command
 }
 
 fn collect(pipe: impl AsyncRead + Send + Unpin + 'static) -> Arc<watch::Sender<Vec<String>>> {

@@ -1,0 +1,163 @@
+//! What the database refuses at the commit: a conflict is repeated from memory, anything else ends the
+//! run as a fault of ours, with its calls kept.
+
+use oncekey::faults::Faults;
+use sqlx::Connection;
+use uuid::Uuid;
+
+use crate::support::node::{NodeOptions, TestNode, assert_clean};
+use crate::support::provider::ScriptedProvider;
+use crate::support::{TestDatabase, eventually};
+
+/// From now on the first `times` receipts are refused with this SQLSTATE.
+async fn refuse_receipts(database: &TestDatabase, times: u32, sqlstate: &str) {
+    database
+        .execute(&format!(
+            "create sequence refusals;
+            create function refuse() returns trigger language plpgsql as $$
+            begin
+                if nextval('refusals') <= {times} then
+                    raise exception 'refused by the test' using errcode = '{sqlstate}';
+                end if;
+                return new;
+            end $$;
+            create trigger refuse before insert on usage_receipts
+                for each row execute function refuse()"
+        ))
+        .await;
+}
+
+async fn refusals(database: &TestDatabase) -> i64 {
+    database.count("select last_value from refusals").await
+}
+
+/// A conflict so often is met by repeating the transaction: within one go, and beyond it.
+async fn conflict(times: u32, sqlstate: &str) {
+    let database = TestDatabase::new().await;
+    let provider = ScriptedProvider::start().await;
+    let node = TestNode::start(&database, &provider, NodeOptions::default()).await;
+    let client = node.client("t1").await;
+    refuse_receipts(&database, times, sqlstate).await;
+
+    let key = Uuid::new_v4();
+    let answer = client.chat(key, "c1", "hello").await;
+    assert_eq!(answer.content(), "Answer to message 1: hello");
+    assert_eq!(refusals(&database).await, i64::from(times) + 1, "tries");
+    assert_eq!(provider.count(), 1);
+    assert_eq!(database.outcomes().await, (1, 1, 1));
+    assert_eq!(client.chat(key, "c1", "hello").await.bytes, answer.bytes);
+    assert_clean(node.store()).await;
+    assert!(node.shut_down().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_serialization_failure_repeats_the_transaction() {
+    conflict(2, "40001").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conflicts_that_go_on_are_outlasted() {
+    conflict(13, "40P01").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_victim_of_a_deadlock_repeats_the_transaction() {
+    let database = TestDatabase::new().await;
+    let provider = ScriptedProvider::start().await;
+    let node = TestNode::start(&database, &provider, NodeOptions::default()).await;
+    let client = node.client("t1").await;
+    assert_eq!(client.chat(Uuid::new_v4(), "c1", "one").await.status, 200);
+    let gate = crate::support::provider::Gate::closed();
+    provider.reply(
+        crate::support::provider::Reply::normal()
+            .before_head(crate::support::provider::Action::Hold(gate.clone())),
+    );
+    let key = Uuid::new_v4();
+    let answer = tokio::spawn({
+        let client = client.clone();
+        async move { client.chat(key, "c1", "two").await }
+    });
+    gate.until_reached(1).await;
+
+    // The other way round than the commit: conversation, then record. This session never notices.
+    let mut rival = sqlx::PgConnection::connect(&database.url).await.unwrap();
+    let rival_pid: i32 =
+        sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut rival).await.unwrap();
+    let deadlocks = "select deadlocks from pg_stat_database where datname = current_database()";
+    assert_eq!(database.count(deadlocks).await, 0);
+    let mut locks = rival.begin().await.unwrap();
+    sqlx::raw_sql(
+        "set local deadlock_timeout = '10min';
+        select 1 from conversations where conversation_id = 'c1' for update",
+    )
+    .execute(&mut *locks)
+    .await
+    .unwrap();
+    gate.open();
+    eventually("the commit waits for the conversation", || async {
+        database
+            .count(
+                "select count(*) from pg_stat_activity where datname = current_database()
+                    and wait_event_type = 'Lock' and query like '/* commit.chat */%'",
+            )
+            .await
+            == 1
+    })
+    .await;
+    // Answered only once the commit has given its record up.
+    sqlx::raw_sql("select 1 from request_records where state = 'in_progress' for update")
+        .execute(&mut *locks)
+        .await
+        .unwrap();
+    eventually("the commit waits again, for the record", || async {
+        database
+            .count(&format!(
+                "select count(*) from pg_stat_activity where datname = current_database()
+                    and {rival_pid} = any(pg_blocking_pids(pid)) and query like '/* commit.chat */%'"
+            ))
+            .await
+            == 1
+    })
+    .await;
+    locks.rollback().await.unwrap();
+
+    assert_eq!(answer.await.unwrap().content(), "Answer to message 3: two");
+    eventually("the deadlock is counted", || async { database.count(deadlocks).await == 1 }).await;
+    assert_eq!(provider.count(), 2);
+    assert_eq!(database.outcomes().await, (2, 2, 2));
+    assert_clean(node.store()).await;
+    assert!(node.shut_down().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_other_refusal_ends_the_run_and_frees_the_conversation() {
+    let database = TestDatabase::new().await;
+    let provider = ScriptedProvider::start().await;
+    let options = NodeOptions::default().faults(Faults::none());
+    let node = TestNode::start(&database, &provider, options).await;
+    let client = node.client("t1").await;
+    refuse_receipts(&database, 1, "22000").await;
+
+    let key = Uuid::new_v4();
+    let answer = client.chat(key, "c1", "hello").await;
+    assert_eq!((answer.status, answer.error().as_str()), (500, "internal"));
+    assert_eq!(answer.json()["retryable"], false);
+    assert!(!String::from_utf8_lossy(&answer.bytes).contains("refused by the test"));
+    assert_eq!(database.outcomes().await, (0, 0, 0));
+    let passing = "select count(*) from request_records
+        where state = 'failed' and not failure_final and failure_kind = 'internal'";
+    assert_eq!(database.count(passing).await, 1);
+    let free = "select count(*) from conversations where active_key is null and head_seq = 0";
+    assert_eq!(database.count(free).await, 1);
+    let wasted = "select count(*) from provider_calls where not counted and output_tokens > 0";
+    assert_eq!(database.count(wasted).await, 1, "the paid call is kept");
+    assert_clean(node.store()).await;
+
+    // A person who asks again, with the same key or another, is answered.
+    assert_eq!(client.chat(Uuid::new_v4(), "c1", "hi").await.status, 200);
+    assert_eq!(client.chat(key, "c1", "hello").await.content(), "Answer to message 3: hello");
+    assert_eq!(provider.count(), 3);
+    assert_eq!(database.outcomes().await, (2, 2, 2));
+    assert_clean(node.store()).await;
+    assert!(node.shut_down().await);
+}
