@@ -93,7 +93,8 @@ impl TestDatabase {
 
     /// A server process of this database's own, for tests that kill it.
     pub async fn with_own_server(folder: &str) -> (Self, Cluster) {
-        Self::with_server(folder, &[]).await
+        let cluster = start_server(folder, &[]).await;
+        (Self::empty_on(&cluster).await, cluster)
     }
 
     /// An empty database on a server that writes nothing of its own accord, so that its WAL tells
@@ -105,11 +106,12 @@ impl TestDatabase {
             ("max_wal_senders", "0"),
             ("checkpoint_timeout", "1h"),
         ];
-        Self::with_server(folder, &quiet).await
+        let cluster = start_server(folder, &quiet).await;
+        (Self::empty_on(&cluster).await, cluster)
     }
 
-    async fn with_server(folder: &str, parameters: &[(&str, &str)]) -> (Self, Cluster) {
-        let cluster = start_server(folder, parameters).await;
+    /// A new database without tables on such a server.
+    pub async fn empty_on(cluster: &Cluster) -> Self {
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut admin = PgConnection::connect(&cluster.connection_url()).await.unwrap();
         execute(&mut admin, &format!("drop database if exists {name} with (force)")).await;
@@ -117,7 +119,7 @@ impl TestDatabase {
         admin.close().await.unwrap();
         let url = url_of(&cluster.connection_url(), &name);
         let pool = PgPoolOptions::new().max_connections(4).connect(&url).await.unwrap();
-        (Self { name, url, pool }, cluster)
+        Self { name, url, pool }
     }
 
     /// The socket that a proxy puts itself before.

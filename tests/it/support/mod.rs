@@ -1,6 +1,6 @@
 //! What several promises are tested with.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 #![allow(
     clippy::disallowed_methods,
     reason = "tests stand outside the product: they keep real time, spawn and call"

@@ -76,6 +76,26 @@ pub fn provider_variables(provider: &ScriptedProvider, wire: Wire) -> Vec<(Strin
     .to_vec()
 }
 
+/// What a node is built from.
+pub fn setup(
+    database: &TestDatabase,
+    mut variables: Vec<(String, String)>,
+    options: NodeOptions,
+) -> Setup {
+    variables.extend(options.variables);
+    let environment: Environment = variables.into_iter().collect();
+    let config = Config::load(None, &environment, &Overrides::default()).unwrap();
+    Setup {
+        config,
+        database_url: options.database_url.unwrap_or_else(|| database.url.clone()),
+        clock: options.clock,
+        faults: options.faults,
+        clock_offset: options.clock_offset,
+        alone: false,
+        render_metrics: Arc::new(String::new),
+    }
+}
+
 /// A running node; shut it down at the end of a test.
 pub struct TestNode {
     app: App,
@@ -93,22 +113,10 @@ impl TestNode {
 
     pub async fn start_with(
         database: &TestDatabase,
-        mut variables: Vec<(String, String)>,
+        variables: Vec<(String, String)>,
         options: NodeOptions,
     ) -> Self {
-        variables.extend(options.variables);
-        let environment: Environment = variables.into_iter().collect();
-        let config = Config::load(None, &environment, &Overrides::default()).unwrap();
-        let setup = Setup {
-            config,
-            database_url: options.database_url.unwrap_or_else(|| database.url.clone()),
-            clock: options.clock,
-            faults: options.faults,
-            clock_offset: options.clock_offset,
-            alone: false,
-            render_metrics: Arc::new(String::new),
-        };
-        Self { app: App::start(setup).await.unwrap() }
+        Self { app: App::start(setup(database, variables, options)).await.unwrap() }
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -51,8 +51,12 @@ struct Shared {
 #[derive(Default)]
 struct Script {
     replies: std::collections::VecDeque<Reply>,
+    /// Asked where no reply is queued.
+    decide: Option<Box<Decide>>,
     ledger: Vec<Charge>,
 }
+
+type Decide = dyn FnMut(&Request) -> Reply + Send;
 
 /// One request as it came.
 #[derive(Debug, Clone)]
@@ -136,6 +140,11 @@ impl ScriptedProvider {
     /// Queues one reply `times` times.
     pub fn reply_times(&self, times: usize, reply: &Reply) {
         (0..times).for_each(|_| self.reply(reply.clone()));
+    }
+
+    /// From now on a request for which no reply is queued gets what this says.
+    pub fn reply_by(&self, decide: impl FnMut(&Request) -> Reply + Send + 'static) {
+        self.script().decide = Some(Box::new(decide));
     }
 
     /// Replies that were queued and not asked for.

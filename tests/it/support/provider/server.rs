@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::reply::{Action, Chunking, Content, Reply};
 use super::wire::{self, Tokens, Wire};
-use super::{Charge, End, Request, Shared};
+use super::{Charge, End, Request, Script, Shared};
 
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     // Dropped with this task, and the connections with it.
@@ -62,14 +62,16 @@ impl Shared {
     fn arrived(&self, mut request: Request) -> (usize, Plan) {
         // One lock over both, so that replies go out in the order of arrival.
         let mut script = self.script.lock().unwrap();
-        let reply = script.replies.pop_front().unwrap_or_else(Reply::normal);
-        let mut number = 0;
+        let number = self.requests.borrow().len() + 1;
+        request.number = number;
+        let Script { replies, decide, .. } = &mut *script;
+        let reply = match (replies.pop_front(), decide) {
+            (Some(reply), _) => reply,
+            (None, Some(decide)) => decide(&request),
+            (None, None) => Reply::normal(),
+        };
         let now = (self.now)();
-        self.requests.send_modify(|requests| {
-            number = requests.len() + 1;
-            request.number = number;
-            requests.push(request.clone());
-        });
+        self.requests.send_modify(|requests| requests.push(request.clone()));
         (number, Plan::new(reply, &request, now.into()))
     }
 
