@@ -9,6 +9,7 @@
 )]
 
 mod audit;
+mod bench;
 mod broken_variants;
 mod busy_conversations;
 mod cancelling;
