@@ -39,6 +39,7 @@ mod one_outcome;
 mod panics;
 mod partition_command;
 mod passing_failures;
+mod plans;
 mod pool_recovers;
 mod postgres_private;
 mod provider_connection;
