@@ -46,6 +46,7 @@ mod provider_connection;
 mod provider_deadlines;
 mod provider_wire;
 mod races;
+mod replays;
 mod small_pool;
 mod support;
 mod usage;
