@@ -13,6 +13,7 @@ use crate::domain::problem::{ErrorCode, Problem};
 use crate::operation::{Outcome, Reply};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const CSV: HeaderValue = HeaderValue::from_static("text/csv; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const REPLAY_OF: HeaderName = HeaderName::from_static("x-idempotent-replay");
@@ -74,6 +75,26 @@ pub fn ok(request_id: RequestId, body: &impl Serialize) -> Result<Response, Prob
         Problem::new(ErrorCode::Internal, request_id, "The answer could not be written.")
     })?;
     Ok(with_body(200, JSON, body))
+}
+
+/// A 200 with rows under their heads.
+pub fn csv<R: IntoIterator<Item = String>>(
+    request_id: RequestId,
+    heads: &[&str],
+    rows: impl Iterator<Item = R>,
+) -> Result<Response, ProblemResponse> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let written = writer
+        .write_record(heads)
+        .and_then(|()| rows.into_iter().try_for_each(|row| writer.write_record(row)));
+    let body = written
+        .map_err(|error| error.to_string())
+        .and_then(|()| writer.into_inner().map_err(|error| error.to_string()));
+    let body = body.map_err(|error| {
+        tracing::error!(%request_id, %error, "a response could not be written as CSV");
+        Problem::new(ErrorCode::Internal, request_id, "The answer could not be written.")
+    })?;
+    Ok(with_body(200, CSV, body))
 }
 
 fn with_body(status: u16, kind: HeaderValue, body: Vec<u8>) -> Response {

@@ -38,6 +38,12 @@ impl Caller {
         self.allowed_if(allowed, "read requests and conversations")
     }
 
+    /// Refuses a role that may not read usage.
+    pub fn may_read_usage(self) -> Result<Self, ProblemResponse> {
+        let allowed = self.bearer.role.may_read_usage();
+        self.allowed_if(allowed, "read usage")
+    }
+
     fn allowed_if(self, allowed: bool, what: &str) -> Result<Self, ProblemResponse> {
         if allowed {
             return Ok(self);

@@ -11,6 +11,7 @@ mod prefer;
 mod request_id;
 mod requests;
 mod server;
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,7 @@ pub fn router(http: Http) -> Router {
         .route("/v1/requests/{key}/cancel", post(requests::cancel_request))
         .route("/v1/conversations/{id}", delete(conversations::delete_conversation))
         .route("/v1/conversations/{id}/turns", get(conversations::get_turns))
+        .route("/v1/usage", get(usage::get_usage))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))

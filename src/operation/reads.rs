@@ -9,6 +9,7 @@ use crate::domain::api_key::{ApiKey, ApiRole, Bearer};
 use crate::domain::failure::FailureKind;
 use crate::domain::ids::{ConversationId, Subject, TenantId};
 use crate::domain::record::Record;
+use crate::domain::usage_report::{UsageQuery, UsageRow};
 use crate::store::{DAYS_AHEAD, Deletion, StoreError, TurnPage};
 
 /// Whether this node should get traffic.
@@ -104,6 +105,16 @@ impl Operations {
         limit: i64,
     ) -> Result<Option<TurnPage>, StoreError> {
         self.0.store.turns(tenant, conversation, subject, after, limit).await
+    }
+
+    /// The receipts of a tenant, or of one end user, summed.
+    pub async fn usage(
+        &self,
+        tenant: TenantId,
+        subject: Option<Subject>,
+        query: UsageQuery,
+    ) -> Result<Vec<UsageRow>, StoreError> {
+        self.0.store.usage(tenant, subject, query).await
     }
 
     /// Asks the database and the lifecycle.

@@ -8,6 +8,8 @@
     reason = "a test ends where it cannot go on, owns its tasks and plays the client and the system"
 )]
 
+mod audit;
+mod bench;
 mod broken_variants;
 mod busy_conversations;
 mod cancelling;
@@ -16,19 +18,26 @@ mod clocks;
 mod commit_conflicts;
 mod crashes;
 mod database_down;
+mod derived_keys;
 mod disconnects;
 mod draining;
 mod first_minute;
 mod frozen;
+mod half_detached;
 mod heartbeats;
+mod keeper;
+mod keys;
 mod log_lines;
 mod lost_answers;
 mod midnight;
 mod missing_partitions;
 mod node_lock;
 mod node_locks;
+mod old_keys;
+mod old_partitions;
 mod one_outcome;
 mod panics;
+mod partition_command;
 mod passing_failures;
 mod pool_recovers;
 mod postgres_private;
@@ -38,4 +47,5 @@ mod provider_wire;
 mod races;
 mod small_pool;
 mod support;
+mod usage;
 mod waiting;
