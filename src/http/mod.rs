@@ -7,6 +7,7 @@ mod body;
 mod chat;
 mod conversations;
 mod health;
+mod linger;
 mod prefer;
 mod request_id;
 mod requests;
@@ -55,6 +56,8 @@ pub fn router(http: Http) -> Router {
         .fallback(answer::not_found)
         .method_not_allowed_fallback(answer::method_not_allowed)
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
+        .layer(axum::middleware::map_request(body::name_encoding))
+        .layer(axum::middleware::from_fn_with_state(http.clone(), linger::hear_out))
         .layer(axum::middleware::from_fn_with_state(http.clone(), request_id::mark))
         .with_state(http)
 }

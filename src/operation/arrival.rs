@@ -41,12 +41,11 @@ enum Round {
 
 impl Inner {
     pub(super) async fn arrive(&self, arrival: ChatArrival, gone: CancellationToken) -> Reply {
-        let hash = arrival.request.meaning(arrival.subject.as_ref());
-        let (made_key, source, outcome) = match self.key_of(&arrival, &hash).await {
-            Ok(key) => {
+        let (made_key, source, outcome) = match self.understand(&arrival).await {
+            Ok((model, key, hash)) => {
                 let source = key.source;
                 let made = matches!(source, KeySource::Derived | KeySource::Absent);
-                let outcome = self.answer(&arrival, key.clone(), hash, &gone).await;
+                let outcome = self.answer(&arrival, model, key.clone(), hash, &gone).await;
                 (made.then_some(key), source.as_str(), outcome)
             }
             Err(problem) => (None, "none", Outcome::Refused(problem)),
@@ -55,6 +54,22 @@ impl Inner {
             "key_source" => source, "outcome" => outcome.label())
         .increment(1);
         Reply { made_key, outcome }
+    }
+
+    /// What is asked of whom, under which key. The model comes first: a request that is refused
+    /// stores nothing, not even a key made for it.
+    async fn understand(
+        &self,
+        arrival: &ChatArrival,
+    ) -> Result<(&Model, IdempotencyKey, RequestHash), Problem> {
+        let wanted = &arrival.request.model;
+        let model = self.models.get(wanted).ok_or_else(|| {
+            let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let detail = format!("The models here are: {known}; {wanted:?} is none of them.");
+            Problem::new(ErrorCode::InvalidRequest, arrival.request_id, detail)
+        })?;
+        let hash = arrival.request.meaning(arrival.subject.as_ref());
+        Ok((model, self.key_of(arrival, &hash).await?, hash))
     }
 
     /// The client's key, or what the policy puts in its place.
@@ -90,6 +105,7 @@ impl Inner {
     async fn answer(
         &self,
         arrival: &ChatArrival,
+        model: &Model,
         key: IdempotencyKey,
         hash: RequestHash,
         gone: &CancellationToken,

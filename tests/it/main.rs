@@ -8,7 +8,9 @@
     reason = "a test ends where it cannot go on, owns its tasks and plays the client and the system"
 )]
 
+mod access;
 mod audit;
+mod bad_input;
 mod bench;
 mod broken_variants;
 mod busy_conversations;
