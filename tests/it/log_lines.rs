@@ -13,12 +13,14 @@ use crate::support::process::ProcessNode;
 use crate::support::provider::{Action, Gate, Reply};
 
 /// What a node says of itself and of no arrival.
-const OF_THE_NODE: [&str; 9] = [
+const OF_THE_NODE: [&str; 11] = [
     "node_registered",
     "node_dead",
     "node_session_lost",
     "node_replaced",
     "partitions_made",
+    "partition_stays",
+    "keys_cleared",
     "draining",
     "faults_on",
     "connection_broken",
