@@ -101,8 +101,9 @@ pub fn clock_offset(
         .map_err(|error| Failure::Usage(format!("ONCEKEY_FAULT_CLOCK_OFFSET: {error}")))
 }
 
+/// Runs what blocks on a thread for such work.
 #[expect(clippy::disallowed_methods, reason = "awaited at once: a command has no lifecycle")]
-async fn blocking<T: Send + 'static>(
+pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work).await.map_err(Failure::no)

@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "commands talk to a terminal")]
 
 mod audit;
+mod bench;
 mod database;
 mod key;
 mod migrate;
@@ -44,6 +45,8 @@ enum Command {
     Usage(usage::Usage),
     /// Check the invariants, a line each; exit status 1 where one is broken.
     Audit(audit::Audit),
+    /// Load against the hot path, as a ratio to the database's own floor in the same run.
+    Bench(bench::Bench),
 }
 
 /// How a command ended, if not well.
@@ -135,6 +138,10 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Audit(command) => {
             let config = load(None, command.database.database_url.clone())?;
             audit::run(command, config).await
+        }
+        Command::Bench(command) => {
+            let config = load(None, None)?;
+            bench::run(command, config).await
         }
     }
 }

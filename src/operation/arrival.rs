@@ -17,9 +17,9 @@ use crate::domain::chat::ENDPOINT;
 use crate::domain::failure::FailureKind;
 use crate::domain::hash::RequestHash;
 use crate::domain::ids::OperationId;
-use crate::domain::key::{IdempotencyKey, KeySource, uuid_of};
+use crate::domain::key::{IdempotencyKey, KeySource};
 use crate::domain::problem::{ErrorCode, Problem};
-use crate::domain::record::{Record, State, StoredAnswer};
+use crate::domain::record::{Record, StoredAnswer};
 use crate::domain::retry::GiveUpReason;
 use crate::faults::Point;
 use crate::store::{Claim, ClaimOutcome, Counting, Holder, NewClaim, ReclaimOutcome, StoreError};
@@ -75,10 +75,11 @@ impl Inner {
                 "Send an Idempotency-Key header: a fresh UUID per operation, the same on every retry.",
             )),
             MissingKey::Derive { window } => {
-                // The hash stands for endpoint, subject and meaning; the tenant is the row's.
-                let candidate = uuid_of(&[b"oncekey derived key", &hash.0, fresh.as_bytes()]);
+                // The hash stands for endpoint, subject and meaning; the tenant is the row's. The key
+                // is one that a client may send itself: it is told, and coming back in a header or a
+                // path it names the same operation.
                 let derived =
-                    self.store.derived_key(arrival.tenant.clone(), hash.0, candidate, window).await;
+                    self.store.derived_key(arrival.tenant.clone(), hash.0, fresh, window).await;
                 derived
                     .map(|key| IdempotencyKey::made(key, KeySource::Derived))
                     .map_err(|error| database_problem(arrival.request_id, &error))
@@ -94,18 +95,12 @@ impl Inner {
         gone: &CancellationToken,
     ) -> Outcome {
         let id = arrival.request_id;
-        let Some(model) = self.models.get(&arrival.request.model) else {
-            let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            let detail =
-                format!("There is no model {:?} here; there are: {known}.", arrival.request.model);
-            return Outcome::Refused(Problem::new(ErrorCode::InvalidRequest, id, detail));
-        };
         self.faults.reach(Point::BeforeClaim).await;
         let deadline = self.clock.now() + arrival.wait;
         let mut ticket: Option<Ticket> = None;
         let mut overtaken = 0;
         while overtaken < ROUNDS {
-            match self.round(arrival, model, &key, &hash).await {
+            match self.round(arrival, &key, &hash).await {
                 Ok(Round::Settled(outcome)) => return outcome,
                 Ok(Round::Changed) => overtaken += 1,
                 Ok(Round::Occupied { problem, .. }) if arrival.wait.is_zero() => {
@@ -141,40 +136,56 @@ impl Inner {
         Outcome::Refused(database_problem(id, &error))
     }
 
+    /// The model that a run would call. The error says why nothing may begin here; what is known
+    /// already can still be told.
+    fn may_begin(&self, arrival: &ChatArrival) -> Result<&Model, Problem> {
+        let wanted = &arrival.request.model;
+        let model = self.models.get(wanted).ok_or_else(|| {
+            let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let detail = format!("There is no model {wanted:?} here; there are: {known}.");
+            Problem::new(ErrorCode::InvalidRequest, arrival.request_id, detail)
+        })?;
+        if self.lifecycle.is_draining() {
+            return Err(refusal(arrival, ErrorCode::Draining, None));
+        }
+        Ok(model)
+    }
+
     /// Claims, or decides on what stands under the key.
     async fn round(
         &self,
         arrival: &ChatArrival,
-        model: &Model,
         key: &IdempotencyKey,
         hash: &RequestHash,
     ) -> Result<Round, StoreError> {
         let begun = self.clock.now();
-        let found = if self.lifecycle.is_draining() {
-            // Nothing new begins here, but what is known can still be told.
-            match self.store.record(arrival.tenant.clone(), key.id).await? {
-                Some(record) => ClaimOutcome::Exists(Box::new(record)),
-                None => return Ok(settled(self.refused(arrival, ErrorCode::Draining, None))),
+        let model = match self.may_begin(arrival) {
+            Ok(model) => model,
+            Err(problem) => {
+                let found = self.store.record(arrival.tenant.clone(), key.id).await?;
+                let Some(record) = found else { return Ok(settled(Outcome::Refused(problem))) };
+                return self.exists(arrival, Err(problem), hash, Box::new(record), begun).await;
             }
-        } else {
-            let new = NewClaim {
-                tenant: arrival.tenant.clone(),
-                key: key.clone(),
-                endpoint: ENDPOINT,
-                subject: arrival.subject.clone(),
-                conversation_id: arrival.request.conversation_id.clone(),
-                hash: *hash,
-                operation_id: OperationId(self.clock.new_id()),
-                request_id: arrival.request_id,
-            };
-            self.store.claim(new).await?
         };
+        let new = NewClaim {
+            tenant: arrival.tenant.clone(),
+            key: key.clone(),
+            endpoint: ENDPOINT,
+            subject: arrival.subject.clone(),
+            conversation_id: arrival.request.conversation_id.clone(),
+            hash: *hash,
+            operation_id: OperationId(self.clock.new_id()),
+            request_id: arrival.request_id,
+        };
+        let found = self.store.claim(new).await?;
         match found {
             ClaimOutcome::Won(claim) => {
                 tracing::info!(event = "claimed", fence = %claim.guard.fence, key_source = key.source.as_str(), "claimed");
                 Ok(settled(self.run(arrival, model, &claim, begun).await))
             }
-            ClaimOutcome::Exists(record) => self.exists(arrival, model, hash, record, begun).await,
+            ClaimOutcome::Exists(record) => {
+                self.exists(arrival, Ok(model), hash, record, begun).await
+            }
             ClaimOutcome::ConversationBusy(holder) => Ok(self.busy(arrival, &holder)),
             ClaimOutcome::ConversationHidden => Ok(settled(self.hidden(arrival))),
         }
@@ -183,13 +194,13 @@ impl Inner {
     async fn exists(
         &self,
         arrival: &ChatArrival,
-        model: &Model,
+        model: Result<&Model, Problem>,
         hash: &RequestHash,
         record: Box<Record>,
         begun: Moment,
     ) -> Result<Round, StoreError> {
         let rules = self.store.liveness_rules();
-        let counting = match decide(&record, hash, &rules, &self.settings.retry) {
+        let (counting, takeover) = match decide(&record, hash, &rules, &self.settings.retry) {
             Decision::KeyReused => {
                 return Ok(settled(self.refused(arrival, ErrorCode::IdempotencyKeyReuse, None)));
             }
@@ -206,23 +217,22 @@ impl Inner {
                 return Ok(Round::Occupied { by: record.at.key, problem });
             }
             Decision::GiveUp(reason) => return self.give_up(*record, &reason).await,
-            Decision::TakeOver(_) | Decision::ClaimAgain { .. } if self.lifecycle.is_draining() => {
-                return Ok(settled(self.refused(arrival, ErrorCode::Draining, None)));
-            }
-            Decision::TakeOver(why) => {
-                tracing::warn!(event = "taken_over", ?why, fence = %record.guard.fence, run = %record.guard.request_id, "taking over a run without a live owner");
-                Counting::Counts
-            }
-            Decision::ClaimAgain { counts: true } => Counting::Counts,
-            Decision::ClaimAgain { counts: false } => Counting::DoesNotCount,
+            Decision::TakeOver(why) => (Counting::Counts, Some(why)),
+            Decision::ClaimAgain { counts: true } => (Counting::Counts, None),
+            Decision::ClaimAgain { counts: false } => (Counting::DoesNotCount, None),
         };
-        let takeover = record.state == State::InProgress;
+        let model = match model {
+            Ok(model) => model,
+            Err(problem) => return Ok(settled(Outcome::Refused(problem))),
+        };
+        let before = record.guard;
         match self.store.reclaim(Arc::new(*record), arrival.request_id, counting).await? {
             ReclaimOutcome::Won(claim) => {
-                if takeover {
+                if let Some(why) = takeover {
+                    tracing::warn!(event = "taken_over", ?why, fence = %before.fence, run = %before.request_id, "took over a run without a live owner");
                     metrics::counter!("oncekey_takeovers_total").increment(1);
                 }
-                tracing::info!(event = "claimed", fence = %claim.guard.fence, attempts = claim.attempts, takeover, "claimed again");
+                tracing::info!(event = "claimed", fence = %claim.guard.fence, attempts = claim.attempts, takeover = takeover.is_some(), "claimed again");
                 Ok(settled(self.run(arrival, model, &claim, begun).await))
             }
             ReclaimOutcome::Changed => Ok(Round::Changed),

@@ -10,8 +10,8 @@ use sqlx::postgres::types::PgInterval;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use super::connection::prepare_session;
 use super::error::StoreError;
+use super::session;
 use super::{Store, interval};
 use crate::clock::Clock;
 use crate::domain::ids::{NodeId, RequestId};
@@ -109,8 +109,7 @@ impl Store {
     pub async fn open_node_session(&self) -> Result<NodeSession, StoreError> {
         self.database.doubt();
         let opened = within(&self.clock, async {
-            let mut connection = PgConnection::connect_with(&self.direct).await?;
-            prepare_session(&mut connection).await?;
+            let connection = session::open(&self.direct).await?;
             Ok(connection)
         });
         Ok(NodeSession {

@@ -13,13 +13,16 @@ use crate::support::process::ProcessNode;
 use crate::support::provider::{Action, Gate, Reply};
 
 /// What a node says of itself and of no arrival.
-const OF_THE_NODE: [&str; 11] = [
+const OF_THE_NODE: [&str; 14] = [
     "node_registered",
     "node_dead",
     "node_session_lost",
     "node_replaced",
     "partitions_made",
-    "partition_stays",
+    "partition_kept",
+    "partition_dropped",
+    "partition_detached",
+    "partition_waits",
     "keys_cleared",
     "draining",
     "faults_on",

@@ -8,6 +8,8 @@
     reason = "a test ends where it cannot go on, owns its tasks and plays the client and the system"
 )]
 
+mod audit;
+mod bench;
 mod broken_variants;
 mod busy_conversations;
 mod cancelling;
@@ -16,6 +18,7 @@ mod clocks;
 mod commit_conflicts;
 mod crashes;
 mod database_down;
+mod derived_keys;
 mod disconnects;
 mod draining;
 mod first_minute;
@@ -23,6 +26,7 @@ mod frozen;
 mod half_detached;
 mod heartbeats;
 mod keeper;
+mod keys;
 mod log_lines;
 mod lost_answers;
 mod midnight;

@@ -8,9 +8,9 @@ use uuid::Uuid;
 
 use super::clients::Told;
 use super::facts::{Facts, Turn};
-use super::history::{Fault, History};
+use super::history::{Command, Fault, History};
 use super::model::request_of;
-use super::world::{World, store_of};
+use super::world::{World, is_erasure, store_of};
 use crate::support::provider::{Request, default_tokens};
 
 /// Looks at everything.
@@ -20,6 +20,11 @@ pub async fn everything(world: &World) -> Vec<String> {
     let met = world.model.met();
     let requests = world.model.server.requests();
     let mut wrong = audit(world).await;
+    wrong.extend(facts.complaints.iter().map(|what| format!("a wrong step: {what}")));
+    for aside in world.clients.aside() {
+        let fine = matches!(aside, ("cancel", 200 | 404 | 503) | ("erase", 204 | 404 | 409 | 503));
+        wrong.extend((!fine).then(|| format!("answered by {aside:?}")));
+    }
     let history = &world.history;
     for told in &told {
         wrong.extend(shape(told));
@@ -66,12 +71,12 @@ fn shape(told: &Told) -> Option<String> {
     if answer.status == 200 {
         return None;
     }
-    let retryable = matches!(answer.status, 409 | 502..=504);
+    let retryable = matches!(answer.status, 409 | 502..=504) && body["error"] != "cancelled";
     if body["status"] != answer.status || body["retryable"] != retryable {
         return complain("the problem contradicts its status");
     }
     let says_when = body["retry_after_ms"].is_u64() && answer.header("retry-after").is_some();
-    if matches!(answer.status, 409 | 503) && !says_when {
+    if (answer.status == 503 || (answer.status == 409 && retryable)) && !says_when {
         return complain("it does not say when to ask again");
     }
     None
@@ -86,6 +91,11 @@ fn justified(world: &World, told: &Told, met: &[(usize, Fault)], facts: &Facts) 
     let any_fault = met.iter().any(|(known, _)| *known == operation);
     let fine = match (answer.status, code.as_str()) {
         (200, _) | (409, "in_progress" | "conversation_busy") => true,
+        (503, "wait_timeout") => true,
+        (409, "cancelled") => world.was_sent(|command| {
+            matches!(command, Command::Cancel { operation: known, .. } if *known == operation)
+        }),
+        (410, "erased") => world.was_erased(operation),
         (422, "idempotency_key_reuse") => world.other_was_sent(operation),
         (422, "input_rejected") => had(Fault::Rejected),
         (422, "content_filtered") => had(Fault::Filtered),
@@ -93,21 +103,18 @@ fn justified(world: &World, told: &Told, met: &[(usize, Fault)], facts: &Facts) 
         (422, "gave_up") => {
             let key = (history.tenant(operation), history.key(operation));
             let record = facts.records.get(&key);
-            world.forgotten.contains_key(&key)
+            facts.lives.get(&key) != Some(&1)
                 || record.is_some_and(|record| record.attempts >= i64::from(history.max_runs))
         }
         (500, "provider_auth") => had(Fault::Unauthorized),
-        (500, "internal") => history
-            .commands
-            .iter()
-            .any(|command| matches!(command, super::history::Command::Panic { .. })),
+        (500, "internal") => world.was_sent(|command| matches!(command, Command::Panic { .. })),
         (502 | 504, "provider_failed" | "provider_timeout") | (503, "provider_busy") => any_fault,
         (503, "database_unavailable" | "draining" | "run_lost" | "outcome_unknown") => {
             !history.calm
         }
         _ => false,
     };
-    let patient = !told.at_rest || matches!(answer.status, 200 | 409 | 413 | 422 | 500..=504);
+    let patient = !told.at_rest || matches!(answer.status, 200 | 409 | 410 | 413 | 422 | 500..=504);
     (!fine || !patient).then(|| {
         format!(
             "operation {operation} was told {} {code}, which nothing here is a reason for",
@@ -138,7 +145,7 @@ fn one_outcome(world: &World, facts: &Facts, told: &[Told]) -> Vec<String> {
     let mut wrong = Vec::new();
     for operation in 0..history.operations.len() {
         let key = (history.tenant(operation), history.key(operation));
-        let lives = 1 + world.forgotten.get(&key).copied().unwrap_or(0);
+        let lives = facts.lives.get(&key).copied().unwrap_or(0);
         let receipts: Vec<_> = facts.receipts.iter().filter(|known| known.key == key).collect();
         if receipts.len() > lives {
             wrong.push(format!("operation {operation} was committed {} times", receipts.len()));
@@ -153,7 +160,7 @@ fn one_outcome(world: &World, facts: &Facts, told: &[Told]) -> Vec<String> {
         }
         let mut by_run: BTreeMap<String, &[u8]> = BTreeMap::new();
         for told in of_key().filter(|told| told.answer.status == 200) {
-            wrong.extend(one_answer(history, facts, told));
+            wrong.extend(one_answer(world, facts, told));
             let run = told.answer.json()["request_id"].as_str().unwrap_or_default().to_owned();
             let bytes = &told.answer.bytes[..];
             if *by_run.entry(run).or_insert(bytes) != bytes {
@@ -168,8 +175,8 @@ fn one_outcome(world: &World, facts: &Facts, told: &[Told]) -> Vec<String> {
 }
 
 /// A 200 is what was committed for this very request.
-fn one_answer(history: &History, facts: &Facts, told: &Told) -> Option<String> {
-    let operation = told.operation;
+fn one_answer(world: &World, facts: &Facts, told: &Told) -> Option<String> {
+    let (history, operation) = (&world.history, told.operation);
     let key = (history.tenant(operation), history.key(operation));
     let body = told.answer.json();
     let run = body["request_id"].as_str().and_then(|id| Uuid::parse_str(id).ok());
@@ -177,7 +184,11 @@ fn one_answer(history: &History, facts: &Facts, told: &Told) -> Option<String> {
         let mut turns = facts.turns.iter();
         turns.find(|turn| Some(turn.request_id) == run && turn.role == role)
     };
+    let paid = facts.receipts.iter().any(|known| known.key == key && Some(known.request_id) == run);
     let (Some(asked), Some(said)) = (of_run("user"), of_run("assistant")) else {
+        if paid && world.was_erased(operation) {
+            return None;
+        }
         return Some(format!("operation {operation} was told 200 by a run without turns: {body}"));
     };
     let replay_of = told.answer.header("x-idempotent-replay");
@@ -186,7 +197,7 @@ fn one_answer(history: &History, facts: &Facts, told: &Told) -> Option<String> {
         && body["message"]["content"] == said.content.as_str()
         && body["turn_id"] == said.turn_id.to_string()
         && replay_of.is_none_or(|id| body["request_id"] == id)
-        && facts.receipts.iter().any(|known| known.key == key && Some(known.request_id) == run)
+        && paid
         && record.is_none_or(|record| record.response.as_deref() == Some(&*told.text()));
     (!right).then(|| {
         format!("operation {operation} was told {body}, its turns are {asked:?} and {said:?}")
@@ -229,6 +240,9 @@ fn money(world: &World, facts: &Facts, requests: &[Request]) -> Vec<String> {
             .find(|turn| turn.request_id == receipt.request_id && turn.role == "assistant");
         let number = said.and_then(|turn| request_of(&turn.content));
         let charge = ledger.iter().find(|charge| Some(charge.number) == number);
+        if said.is_none() && !world.history.calm && world.was_sent(is_erasure) {
+            continue;
+        }
         let Some((said, charge)) = said.zip(charge) else {
             wrong.push(format!("the provider knows nothing of {receipt:?}"));
             continue;

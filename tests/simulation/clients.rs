@@ -1,6 +1,7 @@
 //! The clients of a history, and everything that they were told.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +18,16 @@ use crate::support::{Client, PATIENCE};
 const ONE_TRY: Duration = Duration::from_secs(6);
 /// Between two tries of the same request.
 const PAUSE: Duration = Duration::from_millis(30);
+
+/// What a client sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Body {
+    Own,
+    /// The same, and waits for a run that is under way.
+    OwnPatiently,
+    /// Another one under the same key.
+    Other,
+}
 
 /// One answer that reached its client.
 #[derive(Debug, Clone)]
@@ -42,6 +53,8 @@ pub struct Clients {
     journal: Journal,
     by_tenant: Arc<BTreeMap<String, Client>>,
     told: Arc<Mutex<Vec<Told>>>,
+    /// What was asked beside operations, and the statuses of the answers.
+    aside: Arc<Mutex<Vec<(&'static str, u16)>>>,
     waiting: Arc<Mutex<Vec<(usize, AbortHandle)>>>,
     tasks: TaskTracker,
 }
@@ -57,18 +70,55 @@ impl Clients {
             journal,
             by_tenant: Arc::new(by_tenant),
             told: Arc::default(),
+            aside: Arc::default(),
             waiting: Arc::default(),
             tasks: TaskTracker::new(),
         }
     }
 
     /// Sends, and goes on: whatever comes back is noted when it comes.
-    pub fn send(&self, operation: usize, other: bool, address: std::net::SocketAddr) {
+    pub fn send(&self, operation: usize, body: Body, address: SocketAddr) {
         let this = self.clone();
         let task = self.tasks.spawn(async move {
-            this.ask(operation, other, address, false).await;
+            this.ask(operation, body, address, false).await;
         });
         self.waiting.lock().unwrap().push((operation, task.abort_handle()));
+    }
+
+    /// Cancels an operation.
+    pub fn cancel(&self, operation: usize, address: SocketAddr) {
+        let path = format!("/v1/requests/{}/cancel", self.history.key(operation));
+        self.send_aside("cancel", "POST", path, operation, address);
+    }
+
+    /// Deletes the conversation of an operation.
+    pub fn erase(&self, operation: usize, address: SocketAddr) {
+        let path = format!("/v1/conversations/{}", self.history.conversation(operation));
+        self.send_aside("erase", "DELETE", path, operation, address);
+    }
+
+    fn send_aside(
+        &self,
+        what: &'static str,
+        method: &'static str,
+        path: String,
+        operation: usize,
+        address: SocketAddr,
+    ) {
+        let this = self.clone();
+        self.tasks.spawn(async move {
+            let client = this.by_tenant[&this.history.tenant(operation)].at(address);
+            let sent = client.send(client.request(method, &path));
+            if let Ok(Ok(answer)) = tokio::time::timeout(ONE_TRY, sent).await {
+                this.journal.note(format!("{what} {operation}: {}", answer.status));
+                this.aside.lock().unwrap().push((what, answer.status));
+            }
+        });
+    }
+
+    /// What was asked beside operations, and the statuses of the answers.
+    pub fn aside(&self) -> Vec<(&'static str, u16)> {
+        self.aside.lock().unwrap().clone()
     }
 
     /// Whoever waits for this operation goes away.
@@ -95,18 +145,22 @@ impl Clients {
     async fn ask(
         &self,
         operation: usize,
-        other: bool,
-        address: std::net::SocketAddr,
+        body: Body,
+        address: SocketAddr,
         at_rest: bool,
     ) -> Option<Answer> {
+        let other = body == Body::Other;
         let client = self.by_tenant[&self.history.tenant(operation)].at(address);
-        let body = json!({
+        let text = json!({
             "conversation_id": self.history.conversation(operation),
             "message": self.history.message(operation, other),
         });
-        let request = client.chat_request(self.history.key(operation), &body);
+        let mut request = client.chat_request(self.history.key(operation), &text);
+        if body == Body::OwnPatiently {
+            request = request.header("prefer", "wait=2");
+        }
         let answer = tokio::time::timeout(ONE_TRY, client.send(request)).await;
-        let what = if other { "other body" } else { "request" };
+        let what = format!("{body:?}");
         let answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => {
@@ -132,12 +186,12 @@ impl Clients {
     pub async fn until_answered(
         &self,
         operation: usize,
-        other: bool,
-        addresses: &[std::net::SocketAddr],
+        body: Body,
+        addresses: &[SocketAddr],
     ) -> Result<Answer, String> {
         let tries = async {
             for address in addresses.iter().cycle().skip(operation) {
-                let answer = self.ask(operation, other, *address, true).await;
+                let answer = self.ask(operation, body, *address, true).await;
                 match answer {
                     Some(answer) if matches!(answer.status, 200 | 400..=408 | 410..=428) => {
                         return answer;

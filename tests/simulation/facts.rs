@@ -18,6 +18,10 @@ pub struct Facts {
     pub receipts: Vec<Receipt>,
     /// Conversations with a lease, and the key that has it.
     pub held: Vec<(Conversation, Uuid)>,
+    /// How many operations each key has named.
+    pub lives: BTreeMap<Key, usize>,
+    /// What the watch in the database complained of (`watch.sql`).
+    pub complaints: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -57,7 +61,17 @@ impl Facts {
         let turns = all("select * from turns order by tenant_id, conversation_id, seq").await;
         let receipts = all("select * from usage_receipts").await;
         let held = all("select * from conversations where active_key is not null").await;
+        let lives =
+            all("select tenant_id, idempotency_key, count(distinct operation_id) as lives \
+             from sim_births group by 1, 2")
+            .await;
+        let complaints = all("select what from sim_wrong order by at").await;
         Self {
+            lives: lives
+                .iter()
+                .map(|row| (key(row), row.get::<i64, _>("lives") as usize))
+                .collect(),
+            complaints: complaints.iter().map(|row| row.get("what")).collect(),
             records: records.iter().map(|row| (key(row), Record::of(row))).collect(),
             turns: turns.iter().map(Turn::of).collect(),
             receipts: receipts.iter().map(Receipt::of).collect(),

@@ -143,7 +143,11 @@ impl Draft {
 
     fn send_again(&mut self) {
         let (operation, node) = (self.known_operation(), self.node());
-        self.push(Command::Send { operation, node });
+        let patient = self.rng.percent(30);
+        self.push(match patient {
+            true => Command::SendPatiently { operation, node },
+            false => Command::Send { operation, node },
+        });
     }
 
     fn fault(&mut self) -> Fault {
@@ -201,11 +205,19 @@ impl Draft {
                 self.push(Command::RestartServer { down_ms });
             }
             73..78 => {
-                let days = self.rng.below(2) as i64;
-                self.push(Command::DropDay { days });
+                let (days, by_hand) = (self.rng.below(2) as i64, self.rng.percent(30));
+                self.push(Command::DropDay { days, by_hand });
             }
             78..84 => self.push(Command::Age),
-            84..97 => {
+            84..87 => {
+                let operation = self.known_operation();
+                self.push(Command::Cancel { operation, node });
+            }
+            87..89 => {
+                let operation = self.known_operation();
+                self.push(Command::Erase { operation, node });
+            }
+            89..98 => {
                 let place = *self.rng.pick(&Place::ALL);
                 self.push_for_a_while(Command::Hold { node, place }, Command::Release { node });
             }

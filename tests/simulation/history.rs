@@ -37,6 +37,21 @@ pub enum Command {
         operation: usize,
         node: usize,
     },
+    /// The same, and it waits for a run that is under way (`Prefer: wait`).
+    SendPatiently {
+        operation: usize,
+        node: usize,
+    },
+    /// A client cancels an operation.
+    Cancel {
+        operation: usize,
+        node: usize,
+    },
+    /// A client deletes the conversation of an operation.
+    Erase {
+        operation: usize,
+        node: usize,
+    },
     /// A client sends another body under the operation's key.
     SendOther {
         operation: usize,
@@ -112,9 +127,11 @@ pub enum Command {
     RestartServer {
         down_ms: u64,
     },
-    /// The partition of an old day is dropped, unless something runs in it.
+    /// The partition of an old day is dropped, unless something runs in it: by the product, or by
+    /// hand.
     DropDay {
         days: i64,
+        by_hand: bool,
     },
     /// Time passes for the database: every run in progress has been silent for an hour.
     Age,

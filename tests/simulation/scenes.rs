@@ -3,14 +3,14 @@
 
 use super::generate::Draft;
 use super::history::Command::{
-    Age, Answer, CrashServer, Cut, DropDay, Fault, Freeze, Hold, Line, Pause, Release, Send,
-    SendOther, Start, Thaw, UntilCalled, UntilHeld, UntilServer,
+    Age, Answer, Cancel, CrashServer, Cut, DropDay, Erase, Fault, Freeze, Hold, Line, Pause,
+    Release, Send, SendOther, SendPatiently, Start, Thaw, UntilCalled, UntilHeld, UntilServer,
 };
 use super::history::{Command, Fault as Meets, Line as Wire, Place, Way};
 
 /// One of them.
 pub fn any(draft: &mut Draft) {
-    match draft.rng.below(9) {
+    match draft.rng.below(11) {
         0 => the_sleeper_wakes(draft),
         1 => a_commit_on_the_way(draft),
         2 => the_answer_to_the_commit_is_lost(draft),
@@ -19,7 +19,9 @@ pub fn any(draft: &mut Draft) {
         5 => a_stolen_conversation(draft),
         6 => a_key_that_outlived_its_day(draft),
         7 => a_key_used_twice(draft),
-        _ => the_sweep_meets_a_takeover(draft),
+        8 => the_sweep_meets_a_takeover(draft),
+        9 => a_conversation_deleted_under_a_run(draft),
+        _ => cancelled_on_the_way(draft),
     }
 }
 
@@ -224,11 +226,12 @@ fn a_key_that_outlived_its_day(draft: &mut Draft) {
         tell(draft, &[Command::Drain { node }, Start { node, days }]);
     }
     let other = draft.beside(node);
+    let by_hand = draft.rng.percent(30);
     tell(
         draft,
         &[
-            DropDay { days: today - 1 },
-            DropDay { days: today },
+            DropDay { days: today - 1, by_hand },
+            DropDay { days: today, by_hand },
             Send { operation, node },
             Send { operation, node: other },
             Send { operation, node: other },
@@ -290,6 +293,52 @@ fn the_sweep_meets_a_takeover(draft: &mut Draft) {
             Line { node, line: Wire::Pool, way: Way::Pass },
             Answer { operation },
             Answer { operation },
+        ],
+    );
+}
+
+/// A conversation is deleted while its holder sleeps, and begun anew before it wakes.
+fn a_conversation_deleted_under_a_run(draft: &mut Draft) {
+    let operation = draft.new_operation();
+    let next = draft.neighbour_of(operation);
+    let node = draft.node();
+    let other = draft.beside(node);
+    tell(
+        draft,
+        &[
+            Fault { operation, fault: Meets::Held },
+            Send { operation, node },
+            UntilCalled { operation },
+            Erase { operation, node: other },
+            Freeze { node },
+            Age,
+            Erase { operation, node: other },
+            Pause { ms: 30 },
+            Send { operation: next, node: other },
+            UntilCalled { operation: next },
+            Thaw { node },
+            Answer { operation },
+            Send { operation, node: other },
+        ],
+    );
+}
+
+/// A run is cancelled at another node just when it writes its end.
+fn cancelled_on_the_way(draft: &mut Draft) {
+    let operation = draft.new_operation();
+    let node = draft.node();
+    let other = draft.beside(node);
+    tell(
+        draft,
+        &[
+            Hold { node, place: Place::BeforeCommit },
+            Send { operation, node },
+            UntilHeld { node },
+            SendPatiently { operation, node: other },
+            Cancel { operation, node: other },
+            Release { node },
+            SendPatiently { operation, node },
+            Send { operation, node: other },
         ],
     );
 }

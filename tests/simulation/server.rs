@@ -4,10 +4,15 @@
 use std::future::Future;
 use std::time::Duration;
 
+use oncekey::background::{clear_keys, drop_old};
+use oncekey::clock::Clock;
+use oncekey::domain::partition::DropRule;
 use oncekey::postgres::Cluster;
-use sqlx::types::Uuid;
+use oncekey::store::StoreError;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
+use super::journal::Journal;
+use super::world::store_ahead;
 use crate::support::TestDatabase;
 use crate::support::database::start_server;
 
@@ -18,13 +23,18 @@ pub struct Server {
 }
 
 /// What tests give up (durability over the machine's end), and what they want: claims that are
-/// forgotten in a crash, which a server that flushes five times a second hardly does.
-const PARAMETERS: [(&str, &str); 4] = [
+/// forgotten in a crash, which a server that flushes five times a second hardly does. A recovery
+/// waits for connections that have not yet said who they are; here they stand behind frozen lines.
+const PARAMETERS: [(&str, &str); 5] = [
+    ("authentication_timeout", "1s"),
     ("wal_writer_delay", "10s"),
     ("wal_writer_flush_after", "1GB"),
     ("full_page_writes", "off"),
     ("max_connections", "300"),
 ];
+
+/// How long a drop waits for a transaction that is in its way.
+const PATIENCE_OF_A_DROP: Duration = Duration::from_secs(1);
 
 impl Server {
     pub fn new(folder: String) -> Self {
@@ -116,39 +126,26 @@ pub async fn age(database: &TestDatabase) {
     drop(sqlx::raw_sql(sql).execute(&database.pool).await);
 }
 
-/// Drops the partition of the day that is `days` ahead, unless something runs in it or somebody is
-/// in the way. Returns the keys that are forgotten by it.
-pub async fn drop_day(database: &TestDatabase, days: i64) -> Vec<(String, Uuid)> {
-    let name = patiently("a day", || async {
-        sqlx::query_scalar::<_, String>(
-            "select 'request_records_' || to_char((clock_timestamp() at time zone 'UTC')::date \
-             + $1::int, 'YYYYMMDD')",
-        )
-        .bind(i32::try_from(days).unwrap())
-        .fetch_one(&database.pool)
-        .await
-    })
-    .await;
-    let mut keys = Vec::new();
-    if try_drop(database, &name, &mut keys).await.is_ok() {
-        return keys;
-    }
-    // The server may have gone away with the drop done and its answer not sent.
-    let stands = patiently("a partition", || async {
-        sqlx::query_scalar::<_, bool>("select to_regclass($1) is not null")
-            .bind(&name)
-            .fetch_one(&database.pool)
-            .await
-    })
-    .await;
-    if stands { Vec::new() } else { keys }
+/// Watches every step from now on.
+pub async fn watch(database: &TestDatabase, calm: bool) {
+    database.execute(include_str!("watch.sql")).await;
+    // As the nodes are configured: two beats of grace.
+    let (stale_after, grace) = if calm { ("60s", "12s") } else { ("2s", "400ms") };
+    database
+        .execute(&format!("insert into sim_rules values ('{stale_after}', '{grace}', {calm})"))
+        .await;
 }
 
-async fn try_drop(
-    database: &TestDatabase,
-    name: &str,
-    keys: &mut Vec<(String, Uuid)>,
-) -> Result<(), sqlx::Error> {
+/// Drops the partition of the day that is `days` ahead by hand, unless something runs in it or
+/// somebody is in the way.
+pub async fn drop_day(database: &TestDatabase, days: i64) -> Result<(), sqlx::Error> {
+    let name: String = sqlx::query_scalar(
+        "select 'request_records_' || to_char((clock_timestamp() at time zone 'UTC')::date \
+         + $1::int, 'YYYYMMDD')",
+    )
+    .bind(i32::try_from(days).unwrap())
+    .fetch_one(&database.pool)
+    .await?;
     let mut transaction = database.pool.begin().await?;
     let lock = format!("set local lock_timeout = '500ms'; lock table {name}");
     sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut *transaction).await?;
@@ -156,12 +153,26 @@ async fn try_drop(
     let running: i64 =
         sqlx::query_scalar(AssertSqlSafe(running)).fetch_one(&mut *transaction).await?;
     if running > 0 {
-        return Ok(());
+        return transaction.rollback().await;
     }
-    let all = format!("select tenant_id, idempotency_key from {name}");
-    let found = sqlx::query_as(AssertSqlSafe(all)).fetch_all(&mut *transaction).await?;
     let drop = format!("drop table {name}");
     sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut *transaction).await?;
-    *keys = found;
     transaction.commit().await
+}
+
+/// Lets the product drop everything up to that day, and clear away what then means nothing.
+pub async fn retire(database: &TestDatabase, days: i64, journal: &Journal) -> Result<(), String> {
+    let store = store_ahead(database, days + 1);
+    let rule = DropRule { retention: Duration::ZERO, older_than: Duration::ZERO };
+    let work = async {
+        let mut session = store.partition_session().await?;
+        if !session.alone().await? {
+            return Ok(());
+        }
+        let tell = |what| journal.note(format!("{what:?}"));
+        drop_old(&mut session, &rule, PATIENCE_OF_A_DROP, &Clock::system(), tell).await?;
+        clear_keys(&mut session, Duration::from_secs(3_600)).await?;
+        session.close().await
+    };
+    work.await.map_err(|error: StoreError| error.to_string())
 }

@@ -9,7 +9,7 @@ use oncekey::domain::liveness::LivenessRules;
 use oncekey::store::{Store, StoreSettings};
 use tokio_util::task::TaskTracker;
 
-use super::clients::Clients;
+use super::clients::{Body, Clients};
 use super::history::{Command, History, Line, Way};
 use super::journal::Journal;
 use super::model::Model;
@@ -32,8 +32,6 @@ pub struct World {
     pub clients: Clients,
     pub database: TestDatabase,
     pub nodes: Vec<Node>,
-    /// How often each key was forgotten with its partition.
-    pub forgotten: BTreeMap<(String, uuid::Uuid), usize>,
     /// No node starts before this day any more.
     floor: i64,
 }
@@ -49,6 +47,9 @@ impl World {
             let mut node = Node::new(number, *days, variables, &database).await;
             node.start(*days, &database, &journal).await.unwrap();
             nodes.push(node);
+            if number == 0 {
+                server::watch(&database, history.calm).await;
+            }
         }
         server::age(&database).await;
         let store = store_of(&database);
@@ -60,8 +61,7 @@ impl World {
             clients.insert(tenant, Client::new(nodes[0].address, &key));
         }
         let clients = Clients::new(history.clone(), journal.clone(), clients);
-        let (forgotten, floor) = (BTreeMap::new(), 0);
-        Self { history, journal, model, clients, database, nodes, forgotten, floor }
+        Self { history, journal, model, clients, database, nodes, floor: 0 }
     }
 
     /// Lives all of the history.
@@ -75,10 +75,19 @@ impl World {
     async fn perform(&mut self, command: Command, server: &mut Server) {
         match command {
             Command::Send { operation, node } => {
-                self.clients.send(operation, false, self.nodes[node].address);
+                self.clients.send(operation, Body::Own, self.nodes[node].address);
+            }
+            Command::SendPatiently { operation, node } => {
+                self.clients.send(operation, Body::OwnPatiently, self.nodes[node].address);
             }
             Command::SendOther { operation, node } => {
-                self.clients.send(operation, true, self.nodes[node].address);
+                self.clients.send(operation, Body::Other, self.nodes[node].address);
+            }
+            Command::Cancel { operation, node } => {
+                self.clients.cancel(operation, self.nodes[node].address);
+            }
+            Command::Erase { operation, node } => {
+                self.clients.erase(operation, self.nodes[node].address);
             }
             Command::Cut { operation } => self.clients.cut(operation),
             Command::Fault { operation, fault } => self.model.fault(operation, fault),
@@ -104,7 +113,7 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(down_ms)).await;
                 server.up().await;
             }
-            Command::DropDay { days } => self.drop_day(days).await,
+            Command::DropDay { days, by_hand } => self.drop_day(days, by_hand).await,
             Command::Age => server::age(&self.database).await,
             Command::Hold { node, place } => self.nodes[node].hold(place),
             Command::Release { node } => self.nodes[node].release(),
@@ -127,15 +136,18 @@ impl World {
     }
 
     /// An old day alone: one that is over at every node, now and from now on.
-    async fn drop_day(&mut self, days: i64) {
+    async fn drop_day(&mut self, days: i64, by_hand: bool) {
         let over = self.nodes.iter().filter(|node| node.is_running()).all(|node| node.days > days);
         if !over {
             return;
         }
         self.floor = self.floor.max(days + 1);
-        for key in server::drop_day(&self.database, days).await {
-            self.journal.note(format!("forgotten: {key:?}"));
-            *self.forgotten.entry(key).or_default() += 1;
+        let dropped = match by_hand {
+            true => server::drop_day(&self.database, days).await.map_err(|error| error.to_string()),
+            false => server::retire(&self.database, days, &self.journal).await,
+        };
+        if let Err(error) = dropped {
+            self.journal.note(format!("the day is not dropped: {error}"));
         }
     }
 
@@ -159,20 +171,20 @@ impl World {
     /// Sends every operation until it is answered, and once more. Returns what went wrong.
     pub async fn answer_all(&self) -> Vec<String> {
         let addresses: Vec<_> = self.nodes.iter().map(|node| node.address).collect();
-        let bodies: Vec<(usize, bool)> = (0..self.history.operations.len())
-            .flat_map(|operation| [(operation, false), (operation, true)])
-            .filter(|&(operation, other)| !other || self.other_was_sent(operation))
+        let bodies: Vec<(usize, Body)> = (0..self.history.operations.len())
+            .flat_map(|operation| [(operation, Body::Own), (operation, Body::Other)])
+            .filter(|&(operation, body)| body == Body::Own || self.other_was_sent(operation))
             .collect();
         let mut wrong = Vec::new();
         for round in 1..=2 {
             self.journal.note(format!("round {round} of asking for every operation"));
             let (tasks, results) =
                 (TaskTracker::new(), Arc::new(std::sync::Mutex::new(Vec::new())));
-            for &(operation, other) in &bodies {
+            for &(operation, body) in &bodies {
                 let (clients, results) = (self.clients.clone(), results.clone());
                 let addresses = addresses.clone();
                 tasks.spawn(async move {
-                    let answer = clients.until_answered(operation, other, &addresses).await;
+                    let answer = clients.until_answered(operation, body, &addresses).await;
                     results.lock().unwrap().extend(answer.err());
                 });
             }
@@ -183,9 +195,24 @@ impl World {
         wrong
     }
 
+    pub fn was_sent(&self, is_it: impl Fn(&Command) -> bool) -> bool {
+        self.history.commands.iter().any(is_it)
+    }
+
     pub fn other_was_sent(&self, operation: usize) -> bool {
-        let sent = |command: &Command| matches!(command, Command::SendOther { operation: known, .. } if *known == operation);
-        self.history.commands.iter().any(sent)
+        self.was_sent(|command| {
+            matches!(command, Command::SendOther { operation: known, .. } if *known == operation)
+        })
+    }
+
+    /// Whether somebody wanted the operation's conversation deleted.
+    pub fn was_erased(&self, operation: usize) -> bool {
+        let place =
+            |operation| (self.history.tenant(operation), self.history.conversation(operation));
+        self.was_sent(|command| match command {
+            Command::Erase { operation: known, .. } => place(*known) == place(operation),
+            _ => false,
+        })
     }
 
     /// Waits until nothing works any more, and ends every node. Returns what went wrong.
@@ -207,6 +234,10 @@ impl World {
     }
 }
 
+pub fn is_erasure(command: &Command) -> bool {
+    matches!(command, Command::Erase { .. })
+}
+
 async fn eventually_started(world: &mut World, node: usize) {
     for _ in 0..100 {
         if world.nodes[node].is_running() {
@@ -223,6 +254,8 @@ fn settings(history: &History) -> Vec<(String, String)> {
     let max_runs = history.max_runs.to_string();
     let mut settings = vec![
         ("ONCEKEY_DATABASE__POOL", "6"),
+        // Days are dropped by command alone: the keepers would go by the day of their own node.
+        ("ONCEKEY_IDEMPOTENCY__RETENTION", "1000d"),
         ("ONCEKEY_LIMITS__DRAIN", "300ms"),
         ("ONCEKEY_RETRY__MAX_ATTEMPTS", "3"),
         ("ONCEKEY_RETRY__TOTAL_WAIT", "400ms"),
@@ -241,13 +274,18 @@ fn settings(history: &History) -> Vec<(String, String)> {
 
 /// Straight to the server, with connections that no recovery has broken yet.
 pub fn store_of(database: &TestDatabase) -> Store {
+    store_ahead(database, 0)
+}
+
+/// The same, so many days ahead.
+pub fn store_ahead(database: &TestDatabase, days: i64) -> Store {
     let settings = StoreSettings {
         url: database.url.clone(),
         direct_url: None,
         pool_size: 3,
         // Every run has ended when the audit looks: none may be without an owner at all.
         liveness: LivenessRules { stale_after: Duration::ZERO, grace: Duration::ZERO },
-        clock_offset: Duration::ZERO,
+        clock_offset: Duration::from_secs(u64::try_from(days).unwrap() * 86_400),
     };
     Store::new(settings, Clock::system()).unwrap()
 }
