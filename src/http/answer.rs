@@ -96,7 +96,7 @@ pub fn csv<R: IntoIterator<Item = String>>(
         .map_err(|error| error.to_string())
         .and_then(|()| writer.into_inner().map_err(|error| error.to_string()));
     let body = body.map_err(|error| {
-        tracing::error!(%request_id, %error, "a response could not be written as CSV");
+        tracing::error!(event = "internal", %request_id, %error, "a response could not be written as CSV");
         Problem::new(ErrorCode::Internal, request_id, "The answer could not be written.")
     })?;
     Ok(with_body(200, CSV, body))
