@@ -41,11 +41,12 @@ enum Round {
 
 impl Inner {
     pub(super) async fn arrive(&self, arrival: ChatArrival, gone: CancellationToken) -> Reply {
-        let (made_key, source, outcome) = match self.understand(&arrival).await {
-            Ok((model, key, hash)) => {
+        let hash = arrival.request.meaning(arrival.subject.as_ref());
+        let (made_key, source, outcome) = match self.key_of(&arrival, &hash).await {
+            Ok(key) => {
                 let source = key.source;
                 let made = matches!(source, KeySource::Derived | KeySource::Absent);
-                let outcome = self.answer(&arrival, model, key.clone(), hash, &gone).await;
+                let outcome = self.answer(&arrival, key.clone(), hash, &gone).await;
                 (made.then_some(key), source.as_str(), outcome)
             }
             Err(problem) => (None, "none", Outcome::Refused(problem)),
@@ -54,22 +55,6 @@ impl Inner {
             "key_source" => source, "outcome" => outcome.label())
         .increment(1);
         Reply { made_key, outcome }
-    }
-
-    /// What is asked of whom, under which key. The model comes first: a request that is refused
-    /// stores nothing, not even a key made for it.
-    async fn understand(
-        &self,
-        arrival: &ChatArrival,
-    ) -> Result<(&Model, IdempotencyKey, RequestHash), Problem> {
-        let wanted = &arrival.request.model;
-        let model = self.models.get(wanted).ok_or_else(|| {
-            let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            let detail = format!("The models here are: {known}; {wanted:?} is none of them.");
-            Problem::new(ErrorCode::InvalidRequest, arrival.request_id, detail)
-        })?;
-        let hash = arrival.request.meaning(arrival.subject.as_ref());
-        Ok((model, self.key_of(arrival, &hash).await?, hash))
     }
 
     /// The client's key, or what the policy puts in its place.
@@ -81,6 +66,8 @@ impl Inner {
         if let Some(key) = &arrival.key {
             return Ok(key.clone());
         }
+        // A request that is refused stores nothing, not even a key made for it.
+        self.model_of(arrival)?;
         let fresh = self.clock.new_id();
         match self.settings.missing_key {
             MissingKey::Pass => Ok(IdempotencyKey::made(fresh, KeySource::Absent)),
@@ -105,7 +92,6 @@ impl Inner {
     async fn answer(
         &self,
         arrival: &ChatArrival,
-        model: &Model,
         key: IdempotencyKey,
         hash: RequestHash,
         gone: &CancellationToken,
@@ -152,15 +138,20 @@ impl Inner {
         Outcome::Refused(database_problem(id, &error))
     }
 
+    /// The model that is asked for.
+    fn model_of(&self, arrival: &ChatArrival) -> Result<&Model, Problem> {
+        let wanted = &arrival.request.model;
+        self.models.get(wanted).ok_or_else(|| {
+            let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let detail = format!("The models here are: {known}; {wanted:?} is none of them.");
+            Problem::new(ErrorCode::InvalidRequest, arrival.request_id, detail)
+        })
+    }
+
     /// The model that a run would call. The error says why nothing may begin here; what is known
     /// already can still be told.
     fn may_begin(&self, arrival: &ChatArrival) -> Result<&Model, Problem> {
-        let wanted = &arrival.request.model;
-        let model = self.models.get(wanted).ok_or_else(|| {
-            let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            let detail = format!("There is no model {wanted:?} here; there are: {known}.");
-            Problem::new(ErrorCode::InvalidRequest, arrival.request_id, detail)
-        })?;
+        let model = self.model_of(arrival)?;
         if self.lifecycle.is_draining() {
             return Err(refusal(arrival, ErrorCode::Draining, None));
         }

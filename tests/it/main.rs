@@ -10,6 +10,7 @@
 
 mod access;
 mod audit;
+mod audit_command;
 mod bad_input;
 mod bench;
 mod broken_variants;
