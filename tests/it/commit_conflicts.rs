@@ -1,6 +1,7 @@
 //! What the database refuses at the commit: a conflict is repeated from memory, anything else ends the
 //! run as a fault of ours, with its calls kept.
 
+use serde_json::Value;
 use sqlx::Connection;
 use uuid::Uuid;
 
@@ -107,9 +108,10 @@ async fn the_victim_of_a_deadlock_repeats_the_transaction() {
     locks.rollback().await.unwrap();
 
     assert_eq!(answer.await.unwrap().content(), "Answer to message 3: two");
+    // More than once where the commit was faster at the record than the rival that waited for it.
     let repeated = node.events("transaction_repeated");
-    assert_eq!(repeated.len(), 1, "{repeated:?}");
-    assert!(repeated[0]["error"].as_str().unwrap().contains("deadlock"), "{repeated:?}");
+    let deadlock = |line: &Value| line["error"].as_str().unwrap().contains("deadlock");
+    assert!(!repeated.is_empty() && repeated.iter().all(deadlock), "{repeated:?}");
     assert_eq!(provider.count(), 2);
     assert_eq!(database.outcomes().await, (2, 2, 2));
     assert_clean(&store).await;
