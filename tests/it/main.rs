@@ -23,6 +23,7 @@ mod frozen;
 mod heartbeats;
 mod log_lines;
 mod lost_answers;
+mod main_job;
 mod midnight;
 mod missing_partitions;
 mod node_lock;
