@@ -318,7 +318,7 @@ async fn a_body_over_the_limit_makes_no_claim_however_it_is_sent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_is_refused_hears_why_though_they_are_still_sending() {
     let scene = Scene::start().await;
-    let long = body_of(MAX_BODY * 2);
+    let long = body_of(MAX_BODY * 20);
     let json = ("content-type", "application/json");
     for _ in 0..10 {
         let key = Some(Uuid::new_v4());
