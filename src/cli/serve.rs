@@ -76,6 +76,7 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
             AppError::Store(error) => no_database(&config, error),
             error => Failure::no(error),
         })?;
+        database.tend(app.lifecycle(), &clock);
         announce(&app, &clock).await?;
         sum_up_metrics(metrics, app.lifecycle().clone(), clock);
         stop.next().await;
