@@ -2,9 +2,9 @@
 
 use uuid::Uuid;
 
+use crate::support::TestDatabase;
 use crate::support::node::{NodeOptions, TestNode, assert_clean};
 use crate::support::provider::ScriptedProvider;
-use crate::support::{Client, TestDatabase};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_verdict_is_told_to_its_tenant_and_its_subject_while_their_key_is_known() {
@@ -25,7 +25,7 @@ async fn a_verdict_is_told_to_its_tenant_and_its_subject_while_their_key_is_know
     for (other, status, error) in [
         (node.client_as("t1", "client", Some("s2")).await, 422, "idempotency_key_reuse"),
         (node.client_as("t1", "finance", None).await, 403, "forbidden"),
-        (Client { key: "ok_unknown".to_owned(), ..client.clone() }, 401, "unauthorized"),
+        (client.with_key("ok_unknown"), 401, "unauthorized"),
     ] {
         let refused = other.chat(key, "c1", "hello").await;
         assert_eq!((refused.status, refused.error().as_str()), (status, error));
@@ -45,7 +45,7 @@ async fn who_asks_is_looked_at_before_the_key_of_the_operation() {
     let provider = ScriptedProvider::start().await;
     let node = TestNode::start(&database, &provider, NodeOptions::default()).await;
     let client = node.client("t1").await;
-    let stranger = Client { key: "ok_unknown".to_owned(), ..client.clone() };
+    let stranger = client.with_key("ok_unknown");
     for (client, status, error) in
         [(client, 400, "idempotency_key_invalid"), (stranger, 401, "unauthorized")]
     {

@@ -62,6 +62,11 @@ impl Client {
         Self { base: format!("http://{address}"), ..self.clone() }
     }
 
+    /// The same client with another API key.
+    pub fn with_key(&self, key: &str) -> Self {
+        Self { key: key.to_owned(), ..self.clone() }
+    }
+
     /// A request with the API key.
     pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
