@@ -1,11 +1,16 @@
 //! Databases that are made for a run and dropped after it, and what their server tells of itself.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 use tokio::sync::Mutex;
 
 use super::{BenchError, machine};
+use crate::clock::Clock;
+use crate::domain::liveness::LivenessRules;
+use crate::store::{Store, StoreSettings};
 
 /// The server to measure on.
 pub struct Target {
@@ -95,4 +100,19 @@ impl Server {
 /// Opens a session at one of the databases.
 pub async fn session(url: &str) -> Result<PgConnection, BenchError> {
     Ok(PgConnection::connect(url).await?)
+}
+
+/// A store of one connection, for setting up a database and for claims without HTTP.
+pub fn store(url: &str, clock: &Clock) -> Result<Store, BenchError> {
+    let settings = StoreSettings {
+        url: url.to_owned(),
+        direct_url: None,
+        pool_size: 1,
+        liveness: LivenessRules {
+            stale_after: Duration::from_secs(60),
+            grace: Duration::from_secs(12),
+        },
+        clock_offset: Duration::ZERO,
+    };
+    Ok(Store::new(settings, clock.clone())?)
 }

@@ -15,8 +15,7 @@ use crate::domain::chat::ENDPOINT;
 use crate::domain::hash::RequestHash;
 use crate::domain::ids::{ConversationId, OperationId, RequestId, TenantId};
 use crate::domain::key::{IdempotencyKey, KeySource};
-use crate::domain::liveness::LivenessRules;
-use crate::store::{ClaimOutcome, NewClaim, Store, StoreSettings};
+use crate::store::{ClaimOutcome, NewClaim, Store};
 
 /// Commits of one row each.
 pub struct Floor {
@@ -104,7 +103,7 @@ impl Tables {
         tell: &(dyn Fn(&str) + Sync),
     ) -> Result<Self, BenchError> {
         let url = stage.server.make(name).await?;
-        let store = store(&url, &stage.clock)?;
+        let store = database::store(&url, &stage.clock)?;
         store.migrate().await?;
         let mut session = database::session(&url).await?;
         seed::partitions(&mut session, partitions).await?;
@@ -156,23 +155,4 @@ const TURNS: usize = 3;
 
 fn worker(table: &Tables, clock: &Clock) -> Vec<Box<dyn Worker>> {
     vec![Box::new(Claims { store: table.store.clone(), clock: clock.clone() })]
-}
-
-fn store(url: &str, clock: &Clock) -> Result<Store, BenchError> {
-    let settings = StoreSettings {
-        url: url.to_owned(),
-        direct_url: None,
-        pool_size: 1,
-        liveness: LivenessRules {
-            stale_after: Duration::from_secs(60),
-            grace: Duration::from_secs(12),
-        },
-        clock_offset: Duration::ZERO,
-    };
-    Ok(Store::new(settings, clock.clone())?)
-}
-
-/// A store for setting up the database of the service.
-pub fn service_store(url: &str, clock: &Clock) -> Result<Store, BenchError> {
-    store(url, clock)
 }

@@ -9,7 +9,7 @@ use super::held::Held;
 use super::load::{self, Worker};
 use super::report::Sample;
 use super::workload::{Door, TENANT};
-use super::{BenchError, Settings, direct, machine};
+use super::{BenchError, Settings, database, machine};
 use crate::clock::Clock;
 use crate::domain::api_key::{ApiKey, ApiRole};
 use crate::domain::ids::{ApiKeyId, TenantId};
@@ -50,7 +50,7 @@ impl Stage {
         let service_url = server.make("service").await?;
         let bare_url = server.make("bare").await?;
         let api_key = ApiKey::from_secret(clock.secret());
-        let store = direct::service_store(&service_url, clock)?;
+        let store = database::store(&service_url, clock)?;
         store.migrate().await?;
         store
             .insert_api_key(NewApiKey {

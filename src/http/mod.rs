@@ -6,7 +6,9 @@ mod auth;
 mod body;
 mod chat;
 mod conversations;
+mod fallback;
 mod health;
+mod linger;
 mod prefer;
 mod request_id;
 mod requests;
@@ -52,9 +54,11 @@ pub fn router(http: Http) -> Router {
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))
-        .fallback(answer::not_found)
-        .method_not_allowed_fallback(answer::method_not_allowed)
+        .fallback(fallback::not_found)
+        .method_not_allowed_fallback(fallback::method_not_allowed)
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
+        .layer(axum::middleware::map_request(body::name_encoding))
+        .layer(axum::middleware::from_fn_with_state(http.clone(), linger::hear_out))
         .layer(axum::middleware::from_fn_with_state(http.clone(), request_id::mark))
         .with_state(http)
 }

@@ -66,6 +66,8 @@ impl Inner {
         if let Some(key) = &arrival.key {
             return Ok(key.clone());
         }
+        // A request that is refused stores nothing, not even a key made for it.
+        self.model_of(arrival)?;
         let fresh = self.clock.new_id();
         match self.settings.missing_key {
             MissingKey::Pass => Ok(IdempotencyKey::made(fresh, KeySource::Absent)),
@@ -136,15 +138,20 @@ impl Inner {
         Outcome::Refused(database_problem(id, &error))
     }
 
+    /// The model that is asked for.
+    fn model_of(&self, arrival: &ChatArrival) -> Result<&Model, Problem> {
+        let wanted = &arrival.request.model;
+        self.models.get(wanted).ok_or_else(|| {
+            let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let detail = format!("The models here are: {known}; {wanted:?} is none of them.");
+            Problem::new(ErrorCode::InvalidRequest, arrival.request_id, detail)
+        })
+    }
+
     /// The model that a run would call. The error says why nothing may begin here; what is known
     /// already can still be told.
     fn may_begin(&self, arrival: &ChatArrival) -> Result<&Model, Problem> {
-        let wanted = &arrival.request.model;
-        let model = self.models.get(wanted).ok_or_else(|| {
-            let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            let detail = format!("There is no model {wanted:?} here; there are: {known}.");
-            Problem::new(ErrorCode::InvalidRequest, arrival.request_id, detail)
-        })?;
+        let model = self.model_of(arrival)?;
         if self.lifecycle.is_draining() {
             return Err(refusal(arrival, ErrorCode::Draining, None));
         }

@@ -8,7 +8,10 @@
     reason = "a test ends where it cannot go on, owns its tasks and plays the client and the system"
 )]
 
+mod access;
 mod audit;
+mod audit_command;
+mod bad_input;
 mod bench;
 mod broken_variants;
 mod busy_conversations;
@@ -29,10 +32,12 @@ mod keeper;
 mod keys;
 mod log_lines;
 mod lost_answers;
+mod main_job;
 mod midnight;
 mod missing_partitions;
 mod node_lock;
 mod node_locks;
+mod odd_paths_and_answers;
 mod old_keys;
 mod old_partitions;
 mod one_outcome;
