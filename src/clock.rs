@@ -102,6 +102,8 @@ impl Clock {
     /// Ready once the time has passed; at once for zero.
     pub fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
         match &self.0 {
+            // The runtime counts whole milliseconds, upwards: it would sleep for nothing, too.
+            Source::System(_) if time.is_zero() => Box::pin(std::future::ready(())),
             Source::System(_) => Box::pin(tokio::time::sleep(time)),
             Source::Manual(manual) => Box::pin(manual.sleep_until(manual.now() + time)),
         }
@@ -377,6 +379,8 @@ mod tests {
         let before = clock.now();
         clock.sleep(Duration::from_millis(2)).await;
         assert!(clock.now().since(before) >= Duration::from_millis(2));
+        assert_eq!(clock.sleep(Duration::ZERO).now_or_never(), Some(()));
+        assert_eq!(clock.sleep_until(before).now_or_never(), Some(()));
         assert!(clock.utc_now().timestamp() > 1_700_000_000);
     }
 }

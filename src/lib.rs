@@ -5,6 +5,7 @@
 
 pub mod app;
 pub mod background;
+pub mod bench;
 pub mod cli;
 pub mod clock;
 pub mod config;

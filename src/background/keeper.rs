@@ -91,7 +91,7 @@ fn log(retired: Retired) {
             tracing::warn!(event = "partition_detached", table, %why, "a detaching that was begun by hand is finished; its table is kept");
         }
         Retired::Stays { table, why } => {
-            tracing::debug!(table, %why, "partition stays");
+            tracing::debug!(event = "partition_kept", table, %why, "partition stays");
         }
         Retired::Waits { table, readers } => {
             tracing::info!(

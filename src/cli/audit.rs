@@ -8,7 +8,7 @@ use super::Failure;
 use super::database::{Named, with_store};
 use crate::config::Config;
 use crate::domain::ids::TenantId;
-use crate::store::INVARIANTS;
+use crate::store::{INVARIANTS, Kept};
 
 #[derive(Args)]
 pub struct Audit {
@@ -22,10 +22,16 @@ pub struct Audit {
 /// A line per invariant, and under a broken one what breaks it.
 pub async fn run(command: Audit, config: Config) -> Result<ExitCode, Failure> {
     let tenant = command.tenant.map(TenantId::new);
+    let kept = Kept {
+        published_events: config.retention.published_events,
+        turns: config.retention.turns,
+        provider_calls: config.retention.provider_calls,
+    };
     with_store(&config, |store| async move {
         let mut broken = 0;
         for invariant in INVARIANTS {
-            let findings = store.broken(invariant, tenant.clone()).await.map_err(Failure::no)?;
+            let findings = store.broken_of_kept(invariant, tenant.clone(), kept).await;
+            let findings = findings.map_err(Failure::no)?;
             let verdict = if findings.is_empty() { "ok    " } else { "BROKEN" };
             println!("{verdict} {}: {}", invariant.name, invariant.promise);
             for finding in &findings {

@@ -1,5 +1,6 @@
 //! The database of a command: the one that is named, or the private cluster.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
@@ -8,8 +9,12 @@ use super::Failure;
 use crate::app;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::postgres::{Cluster, ClusterSettings, start_or_attach};
+use crate::lifecycle::Lifecycle;
+use crate::postgres::{Cluster, ClusterSettings, PostgresError, start_or_attach};
 use crate::store::{Store, StoreError};
+
+/// Between two looks at whether the private server still runs.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Args, Clone)]
 pub struct Named {
@@ -21,36 +26,100 @@ pub struct Named {
 /// Where the database is, and the private server if this process runs or uses it.
 pub struct Database {
     pub url: String,
-    cluster: Option<Cluster>,
+    private: Option<Private>,
+}
+
+/// The private server; clones are one and the same.
+#[derive(Clone)]
+struct Private {
+    settings: ClusterSettings,
+    /// Absent only between an end of the server and its next start.
+    cluster: Arc<Mutex<Option<Cluster>>>,
 }
 
 impl Database {
     /// Starts the private server where no database is named.
     pub async fn open(config: &Config) -> Result<Self, Failure> {
         if let Some(url) = &config.database.url {
-            return Ok(Self { url: url.expose().to_owned(), cluster: None });
+            return Ok(Self { url: url.expose().to_owned(), private: None });
         }
         let settings = ClusterSettings::new(config.database.data_dir.clone());
-        let cluster = blocking(move || start_or_attach(&settings)).await?.map_err(Failure::no)?;
-        Ok(Self { url: cluster.connection_url(), cluster: Some(cluster) })
+        let private = Private { settings, cluster: Arc::default() };
+        let starting = private.clone();
+        let url = blocking(move || starting.start()).await?.map_err(Failure::no)?;
+        Ok(Self { url, private: Some(private) })
     }
 
     /// Whether the private server was started just now, by this process.
     pub fn started_here(&self) -> bool {
-        self.cluster.as_ref().is_some_and(Cluster::owned)
+        self.private.as_ref().is_some_and(|private| private.is(Cluster::owned))
     }
 
     /// Where the private cluster lies.
     pub fn private_dir(&self) -> Option<String> {
-        self.cluster.as_ref().map(|cluster| cluster.data_dir().display().to_string())
+        let private = self.private.as_ref()?;
+        private.lock().as_ref().map(|cluster| cluster.data_dir().display().to_string())
+    }
+
+    /// Keeps the private server up until the process is over: one that ends, or whose owner does (a
+    /// command that was done before this process was), is started again, at the same address.
+    pub fn tend(&self, lifecycle: &Lifecycle, clock: &Clock) {
+        let Some(private) = self.private.clone() else { return };
+        let (over, clock) = (lifecycle.clone(), clock.clone());
+        lifecycle.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = over.over() => return,
+                    () = clock.sleep(LOOK_EVERY) => {}
+                }
+                if private.is(Cluster::stands) {
+                    continue;
+                }
+                let starting = private.clone();
+                match blocking(move || starting.start()).await {
+                    Ok(Ok(_)) => tracing::warn!(
+                        event = "private_postgres",
+                        owned = private.is(Cluster::owned),
+                        "the private PostgreSQL had ended; there is one again"
+                    ),
+                    Ok(Err(error)) => {
+                        tracing::error!(event = "private_postgres", %error, "it does not start");
+                    }
+                    Err(_) => return,
+                }
+            }
+        });
     }
 
     /// Stops the private server if it was started here.
     pub async fn close(self) -> Result<(), Failure> {
-        match self.cluster {
+        let Some(private) = self.private else { return Ok(()) };
+        let cluster = private.lock().take();
+        match cluster {
             Some(cluster) => blocking(move || cluster.stop()).await?.map_err(Failure::no),
             None => Ok(()),
         }
+    }
+}
+
+impl Private {
+    /// Starts or attaches; the server's address, which is always the same one.
+    fn start(&self) -> Result<String, PostgresError> {
+        // What is left of the one before gives the folder back.
+        drop(self.lock().take());
+        let cluster = start_or_attach(&self.settings)?;
+        let url = cluster.connection_url();
+        *self.lock() = Some(cluster);
+        Ok(url)
+    }
+
+    fn is(&self, quality: impl FnOnce(&Cluster) -> bool) -> bool {
+        self.lock().as_ref().is_some_and(quality)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Cluster>> {
+        // A cluster is there or not, whatever panicked meanwhile.
+        self.cluster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -101,8 +170,9 @@ pub fn clock_offset(
         .map_err(|error| Failure::Usage(format!("ONCEKEY_FAULT_CLOCK_OFFSET: {error}")))
 }
 
+/// Runs what blocks on a thread for such work.
 #[expect(clippy::disallowed_methods, reason = "awaited at once: a command has no lifecycle")]
-async fn blocking<T: Send + 'static>(
+pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work).await.map_err(Failure::no)

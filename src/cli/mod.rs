@@ -4,12 +4,14 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "commands talk to a terminal")]
 
 mod audit;
+mod bench;
 mod database;
 mod key;
 mod migrate;
 mod partitions;
 mod serve;
 mod table;
+mod usage;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,8 +41,12 @@ enum Command {
     Key(key::Key),
     /// Look after the daily partitions.
     Partitions(partitions::Partitions),
+    /// What was used and what it cost, for finance.
+    Usage(usage::Usage),
     /// Check the invariants, a line each; exit status 1 where one is broken.
     Audit(audit::Audit),
+    /// Load against the hot path, as a ratio to the database's own floor in the same run.
+    Bench(bench::Bench),
 }
 
 /// How a command ended, if not well.
@@ -125,9 +131,17 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             let config = load(None, command.database.database_url.clone())?;
             partitions::run(command, config).await
         }
+        Command::Usage(command) => {
+            let config = load(None, command.database.database_url.clone())?;
+            usage::run(command, config).await
+        }
         Command::Audit(command) => {
             let config = load(None, command.database.database_url.clone())?;
             audit::run(command, config).await
+        }
+        Command::Bench(command) => {
+            let config = load(None, None)?;
+            bench::run(command, config).await
         }
     }
 }

@@ -53,6 +53,14 @@ impl ApiRole {
             ApiRole::Finance => false,
         }
     }
+
+    /// Whether it may read what was used and what it cost.
+    pub fn may_read_usage(self) -> bool {
+        match self {
+            ApiRole::Finance | ApiRole::Operator => true,
+            ApiRole::Client => false,
+        }
+    }
 }
 
 /// A key in the clear; shown once, never kept.

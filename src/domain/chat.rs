@@ -1,6 +1,6 @@
 //! A chat request: its wire form, what makes it valid, and what it means.
 
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, Error, Unexpected};
 use serde_json::value::RawValue;
 
 use super::hash::{MeaningHasher, RequestHash};
@@ -14,7 +14,7 @@ pub const DEFAULT_MODEL: &str = "default";
 const MAX_CONVERSATION_CHARS: usize = 255;
 
 /// The body as it is sent. Unknown members and members given twice are errors that name them.
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChatBody<'a> {
     conversation_id: String,
@@ -27,11 +27,31 @@ struct ChatBody<'a> {
     metadata: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(serde::Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct OptionsBody {
     temperature: Option<f64>,
-    max_tokens: Option<u32>,
+    max_tokens: Option<Whole>,
+}
+
+/// A whole number in any spelling: `64`, `64.0` and `6.4e1` mean the same.
+#[derive(Clone, Copy)]
+struct Whole(u32);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let number = f64::deserialize(from)?;
+        if number.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&number) {
+            let found = Unexpected::Float(number);
+            return Err(D::Error::invalid_value(found, &"a whole number from 0 to 4294967295"));
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "whole and within the bounds, as was just asked"
+        )]
+        Ok(Self(number as u32))
+    }
 }
 
 /// A valid request.
@@ -86,7 +106,8 @@ impl ChatRequest {
         {
             return Err(invalid("options.temperature must lie between 0 and 2."));
         }
-        if options.max_tokens == Some(0) {
+        let max_tokens = options.max_tokens.map(|Whole(tokens)| tokens);
+        if max_tokens == Some(0) {
             return Err(invalid("options.max_tokens must be at least 1."));
         }
         let metadata = body.metadata.map(|raw| checked_metadata(raw.get())).transpose()?;
@@ -95,7 +116,7 @@ impl ChatRequest {
             message: body.message,
             model: body.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
             temperature: options.temperature,
-            max_tokens: options.max_tokens,
+            max_tokens,
             stream: body.stream.unwrap_or(false),
             metadata: metadata.flatten(),
         })

@@ -1,5 +1,7 @@
 //! The idempotency key: what a client may send, and under which UUID it is kept.
 
+use std::borrow::Cow;
+
 use sha2::{Digest, Sha256};
 use uuid::{Uuid, Variant};
 
@@ -59,10 +61,10 @@ pub enum KeyError {
     #[error("Idempotency-Key is longer than 255 characters.")]
     TooLong,
     #[error(
-        "Idempotency-Key holds a character that is not allowed: use printable ASCII without blanks, commas, quotes or backslashes."
+        "Idempotency-Key holds a character that is not allowed: use printable ASCII without blanks and commas."
     )]
     Character,
-    #[error("Idempotency-Key has an opening quote without a closing one, or the reverse.")]
+    #[error("Idempotency-Key is not well quoted: send it bare, or as one quoted string.")]
     Quotes,
 }
 
@@ -70,19 +72,21 @@ impl IdempotencyKey {
     /// Reads one header value (or path segment), bare or as a quoted structured-field string.
     pub fn parse(value: &[u8]) -> Result<Self, KeyError> {
         let value = value.trim_ascii();
-        let bare = match (value.strip_prefix(b"\""), value.strip_suffix(b"\"")) {
-            (Some(_), Some(_)) if value.len() >= 2 => &value[1..value.len() - 1],
-            (None, None) => value,
+        let bare: Cow<'_, [u8]> = match (value.strip_prefix(b"\""), value.strip_suffix(b"\"")) {
+            (Some(_), Some(_)) if value.len() >= 2 => unescaped(&value[1..value.len() - 1])?.into(),
+            (None, None) => value.into(),
             _ => return Err(KeyError::Quotes),
         };
         if bare.is_empty() {
             return Err(KeyError::Empty);
         }
-        // A comma is what a proxy joins doubled headers with; a quote or a backslash inside would
-        // make two spellings of one structured-field string.
-        let allowed = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b',' | b'"' | b'\\');
-        if !bare.iter().all(allowed) {
+        // A comma is what a proxy joins doubled headers with.
+        if !bare.iter().all(|byte| byte.is_ascii_graphic() && *byte != b',') {
             return Err(KeyError::Character);
+        }
+        // Shown again, such a text would be read as a quoted one.
+        if bare.starts_with(b"\"") || bare.ends_with(b"\"") {
+            return Err(KeyError::Quotes);
         }
         if bare.len() > MAX_KEY_CHARS {
             return Err(KeyError::TooLong);
@@ -108,6 +112,24 @@ impl IdempotencyKey {
     pub fn shown(&self) -> String {
         self.text.clone().unwrap_or_else(|| self.id.to_string())
     }
+}
+
+/// What stands between the quotes of a structured-field string, in which a backslash stands before a
+/// quote or another backslash and nowhere else.
+fn unescaped(inner: &[u8]) -> Result<Vec<u8>, KeyError> {
+    let mut text = Vec::with_capacity(inner.len());
+    let mut bytes = inner.iter().copied();
+    while let Some(byte) = bytes.next() {
+        text.push(match byte {
+            b'"' => return Err(KeyError::Quotes),
+            b'\\' => match bytes.next() {
+                Some(escaped @ (b'"' | b'\\')) => escaped,
+                _ => return Err(KeyError::Quotes),
+            },
+            other => other,
+        });
+    }
+    Ok(text)
 }
 
 /// A UUID in its hyphenated form, in either letter case, and of no version that the service makes
@@ -160,6 +182,15 @@ mod tests {
     }
 
     #[test]
+    fn a_quoted_string_is_read_without_its_escapes() {
+        for (quoted, bare) in [(r#""a\\b""#, r"a\b"), (r#""a\"b""#, r#"a"b"#)] {
+            let bare = IdempotencyKey::parse(bare.as_bytes()).unwrap();
+            assert_eq!(IdempotencyKey::parse(quoted.as_bytes()).unwrap(), bare);
+            assert_eq!(IdempotencyKey::parse(bare.shown().as_bytes()).unwrap(), bare);
+        }
+    }
+
+    #[test]
     fn a_clients_own_version_8_cannot_meet_one_of_ours() {
         let ours = IdempotencyKey::parse(b"order-17").unwrap();
         let theirs = IdempotencyKey::parse(ours.id.to_string().as_bytes()).unwrap();
@@ -181,7 +212,10 @@ mod tests {
             (b"a b", KeyError::Character),
             (b"a\x01b", KeyError::Character),
             (b"caf\xc3\xa9", KeyError::Character),
-            (b"a\"b", KeyError::Character),
+            (b"\"a\"b\"", KeyError::Quotes),
+            (b"\"a\\b\"", KeyError::Quotes),
+            (b"\"a\\\"", KeyError::Quotes),
+            (b"\"\\\"a\"", KeyError::Quotes),
             (long.as_bytes(), KeyError::TooLong),
         ] {
             assert_eq!(IdempotencyKey::parse(value), Err(error), "{value:?}");

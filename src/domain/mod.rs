@@ -19,4 +19,5 @@ pub mod retry;
 pub mod secret;
 pub mod text;
 pub mod usage;
+pub mod usage_report;
 pub mod verdict;

@@ -7,6 +7,9 @@ use serde::Serialize;
 
 use super::ids::RequestId;
 
+/// The longest `detail`; a person reads it.
+const MAX_DETAIL_CHARS: usize = 500;
+
 /// Every `error` code of the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
@@ -153,7 +156,13 @@ struct Wire<'a> {
 
 impl Problem {
     pub fn new(code: ErrorCode, request_id: RequestId, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), request_id, retry_after: code.usual_wait() }
+        let mut detail = detail.into();
+        // It may name what the client sent, which may be of any length.
+        if let Some((end, _)) = detail.char_indices().nth(MAX_DETAIL_CHARS) {
+            detail.truncate(end);
+            detail.push('…');
+        }
+        Self { code, detail, request_id, retry_after: code.usual_wait() }
     }
 
     /// Sets when to ask again; `None` keeps the code's usual wait.

@@ -1,9 +1,8 @@
 //! From an outcome to a response: the only place that knows both.
 
-use axum::Extension;
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use axum::http::{HeaderName, Method, StatusCode, Uri};
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
@@ -13,6 +12,7 @@ use crate::domain::problem::{ErrorCode, Problem};
 use crate::operation::{Outcome, Reply};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const CSV: HeaderValue = HeaderValue::from_static("text/csv; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const REPLAY_OF: HeaderName = HeaderName::from_static("x-idempotent-replay");
@@ -35,6 +35,9 @@ impl IntoResponse for ProblemResponse {
         let mut response = with_body(problem.status(), PROBLEM, problem.to_json());
         if let Some(seconds) = problem.retry_after_seconds() {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if problem.code == ErrorCode::Unauthorized {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }
@@ -76,6 +79,26 @@ pub fn ok(request_id: RequestId, body: &impl Serialize) -> Result<Response, Prob
     Ok(with_body(200, JSON, body))
 }
 
+/// A 200 with rows under their heads.
+pub fn csv<R: IntoIterator<Item = String>>(
+    request_id: RequestId,
+    heads: &[&str],
+    rows: impl Iterator<Item = R>,
+) -> Result<Response, ProblemResponse> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let written = writer
+        .write_record(heads)
+        .and_then(|()| rows.into_iter().try_for_each(|row| writer.write_record(row)));
+    let body = written
+        .map_err(|error| error.to_string())
+        .and_then(|()| writer.into_inner().map_err(|error| error.to_string()));
+    let body = body.map_err(|error| {
+        tracing::error!(event = "internal", %request_id, %error, "a response could not be written as CSV");
+        Problem::new(ErrorCode::Internal, request_id, "The answer could not be written.")
+    })?;
+    Ok(with_body(200, CSV, body))
+}
+
 fn with_body(status: u16, kind: HeaderValue, body: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() =
@@ -88,19 +111,4 @@ fn insert(response: &mut Response, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
     }
-}
-
-/// For paths that no route knows.
-pub async fn not_found(Extension(id): Extension<RequestId>, uri: Uri) -> ProblemResponse {
-    Problem::new(ErrorCode::NotFound, id, format!("There is nothing at {}.", uri.path())).into()
-}
-
-/// For methods that a route does not take.
-pub async fn method_not_allowed(
-    Extension(id): Extension<RequestId>,
-    method: Method,
-    uri: Uri,
-) -> ProblemResponse {
-    let detail = format!("{} does not take {method}.", uri.path());
-    Problem::new(ErrorCode::MethodNotAllowed, id, detail).into()
 }

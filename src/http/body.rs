@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, Entry};
 use axum::http::{HeaderMap, HeaderValue};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -17,6 +17,20 @@ use crate::domain::problem::{ErrorCode, Problem};
 /// A body that takes longer holds a connection for nothing.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const BOM: char = '\u{FEFF}';
+
+/// Writes the encoding's name as the layer behind reads it: it is a word in any letter case, and
+/// `x-gzip` is its old form.
+pub async fn name_encoding(mut request: Request) -> Request {
+    if let Entry::Occupied(mut encoding) = request.headers_mut().entry(CONTENT_ENCODING) {
+        let is_gzip = [&b"gzip"[..], b"x-gzip"]
+            .iter()
+            .any(|name| encoding.get().as_bytes().trim_ascii().eq_ignore_ascii_case(name));
+        if is_gzip && encoding.iter().count() == 1 {
+            encoding.insert(HeaderValue::from_static("gzip"));
+        }
+    }
+    request
+}
 
 /// The JSON text of a request.
 pub async fn json_text(

@@ -6,11 +6,14 @@ mod auth;
 mod body;
 mod chat;
 mod conversations;
+mod fallback;
 mod health;
+mod linger;
 mod prefer;
 mod request_id;
 mod requests;
 mod server;
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,12 +50,15 @@ pub fn router(http: Http) -> Router {
         .route("/v1/requests/{key}/cancel", post(requests::cancel_request))
         .route("/v1/conversations/{id}", delete(conversations::delete_conversation))
         .route("/v1/conversations/{id}/turns", get(conversations::get_turns))
+        .route("/v1/usage", get(usage::get_usage))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))
-        .fallback(answer::not_found)
-        .method_not_allowed_fallback(answer::method_not_allowed)
+        .fallback(fallback::not_found)
+        .method_not_allowed_fallback(fallback::method_not_allowed)
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
+        .layer(axum::middleware::map_request(body::name_encoding))
+        .layer(axum::middleware::from_fn_with_state(http.clone(), linger::hear_out))
         .layer(axum::middleware::from_fn_with_state(http.clone(), request_id::mark))
         .with_state(http)
 }

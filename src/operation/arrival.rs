@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::waiting::Ticket;
+use super::waiting::{Ticket, Verdict};
 use super::{
     ChatArrival, Inner, MissingKey, Model, Outcome, Reply, chat, database_problem, disowned, run,
 };
@@ -16,10 +16,10 @@ use crate::domain::arrival::{Decision, decide};
 use crate::domain::chat::ENDPOINT;
 use crate::domain::failure::FailureKind;
 use crate::domain::hash::RequestHash;
-use crate::domain::ids::OperationId;
-use crate::domain::key::{IdempotencyKey, KeySource, uuid_of};
+use crate::domain::ids::{OperationId, RequestId};
+use crate::domain::key::{IdempotencyKey, KeySource};
 use crate::domain::problem::{ErrorCode, Problem};
-use crate::domain::record::{Record, State, StoredAnswer};
+use crate::domain::record::{Record, StoredAnswer};
 use crate::domain::retry::GiveUpReason;
 use crate::faults::Point;
 use crate::store::{Claim, ClaimOutcome, Counting, Holder, NewClaim, ReclaimOutcome, StoreError};
@@ -40,13 +40,14 @@ enum Round {
 }
 
 impl Inner {
-    pub(super) async fn arrive(&self, arrival: ChatArrival, gone: CancellationToken) -> Reply {
+    pub(super) async fn arrive(&self, mut arrival: ChatArrival, gone: CancellationToken) -> Reply {
+        let verdict = arrival.verdict.take();
         let hash = arrival.request.meaning(arrival.subject.as_ref());
         let (made_key, source, outcome) = match self.key_of(&arrival, &hash).await {
             Ok(key) => {
                 let source = key.source;
                 let made = matches!(source, KeySource::Derived | KeySource::Absent);
-                let outcome = self.answer(&arrival, key.clone(), hash, &gone).await;
+                let outcome = self.answer(&arrival, verdict, key.clone(), hash, &gone).await;
                 (made.then_some(key), source.as_str(), outcome)
             }
             Err(problem) => (None, "none", Outcome::Refused(problem)),
@@ -66,6 +67,8 @@ impl Inner {
         if let Some(key) = &arrival.key {
             return Ok(key.clone());
         }
+        // A request that is refused stores nothing, not even a key made for it.
+        self.model_of(arrival)?;
         let fresh = self.clock.new_id();
         match self.settings.missing_key {
             MissingKey::Pass => Ok(IdempotencyKey::made(fresh, KeySource::Absent)),
@@ -75,10 +78,11 @@ impl Inner {
                 "Send an Idempotency-Key header: a fresh UUID per operation, the same on every retry.",
             )),
             MissingKey::Derive { window } => {
-                // The hash stands for endpoint, subject and meaning; the tenant is the row's.
-                let candidate = uuid_of(&[b"oncekey derived key", &hash.0, fresh.as_bytes()]);
+                // The hash stands for endpoint, subject and meaning; the tenant is the row's. The key
+                // is one that a client may send itself: it is told, and coming back in a header or a
+                // path it names the same operation.
                 let derived =
-                    self.store.derived_key(arrival.tenant.clone(), hash.0, candidate, window).await;
+                    self.store.derived_key(arrival.tenant.clone(), hash.0, fresh, window).await;
                 derived
                     .map(|key| IdempotencyKey::made(key, KeySource::Derived))
                     .map_err(|error| database_problem(arrival.request_id, &error))
@@ -89,23 +93,20 @@ impl Inner {
     async fn answer(
         &self,
         arrival: &ChatArrival,
+        verdict: Option<Box<Record>>,
         key: IdempotencyKey,
         hash: RequestHash,
         gone: &CancellationToken,
     ) -> Outcome {
         let id = arrival.request_id;
-        let Some(model) = self.models.get(&arrival.request.model) else {
-            let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            let detail =
-                format!("There is no model {:?} here; there are: {known}.", arrival.request.model);
-            return Outcome::Refused(Problem::new(ErrorCode::InvalidRequest, id, detail));
-        };
         self.faults.reach(Point::BeforeClaim).await;
         let deadline = self.clock.now() + arrival.wait;
         let mut ticket: Option<Ticket> = None;
+        let mut verdict = verdict;
         let mut overtaken = 0;
         while overtaken < ROUNDS {
-            match self.round(arrival, model, &key, &hash).await {
+            // Boxed, because what a run needs is much, and whoever waits needs none of it.
+            match Box::pin(self.round(arrival, &key, &hash, verdict.take())).await {
                 Ok(Round::Settled(outcome)) => return outcome,
                 Ok(Round::Changed) => overtaken += 1,
                 Ok(Round::Occupied { problem, .. }) if arrival.wait.is_zero() => {
@@ -116,7 +117,11 @@ impl Inner {
                         // Look once more: it may have ended before the place was taken.
                         None => ticket = Some(self.waiting.take_ticket(&arrival.tenant, by)),
                         Some(ticket) => tokio::select! {
-                            () = ticket.woken() => {}
+                            told = ticket.woken() => {
+                                if let Some(told) = told.filter(|it| by == key.id && it.hash == hash) {
+                                    return replay(told.answer, told.run);
+                                }
+                            }
                             () = self.clock.sleep_until(deadline) => {
                                 return self.refused(arrival, ErrorCode::WaitTimeout, None);
                             }
@@ -141,40 +146,66 @@ impl Inner {
         Outcome::Refused(database_problem(id, &error))
     }
 
-    /// Claims, or decides on what stands under the key.
+    /// The model that is asked for.
+    fn model_of(&self, arrival: &ChatArrival) -> Result<&Model, Problem> {
+        let wanted = &arrival.request.model;
+        self.models.get(wanted).ok_or_else(|| {
+            let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let detail = format!("The models here are: {known}; {wanted:?} is none of them.");
+            Problem::new(ErrorCode::InvalidRequest, arrival.request_id, detail)
+        })
+    }
+
+    /// The model that a run would call. The error says why nothing may begin here; what is known
+    /// already can still be told.
+    fn may_begin(&self, arrival: &ChatArrival) -> Result<&Model, Problem> {
+        let model = self.model_of(arrival)?;
+        if self.lifecycle.is_draining() {
+            return Err(refusal(arrival, ErrorCode::Draining, None));
+        }
+        Ok(model)
+    }
+
+    /// Claims, or decides on what stands under the key. A verdict that was read stands.
     async fn round(
         &self,
         arrival: &ChatArrival,
-        model: &Model,
         key: &IdempotencyKey,
         hash: &RequestHash,
+        verdict: Option<Box<Record>>,
     ) -> Result<Round, StoreError> {
         let begun = self.clock.now();
-        let found = if self.lifecycle.is_draining() {
-            // Nothing new begins here, but what is known can still be told.
-            match self.store.record(arrival.tenant.clone(), key.id).await? {
-                Some(record) => ClaimOutcome::Exists(Box::new(record)),
-                None => return Ok(settled(self.refused(arrival, ErrorCode::Draining, None))),
+        let model = self.may_begin(arrival);
+        if let Some(record) = verdict {
+            return self.exists(arrival, model, hash, record, begun).await;
+        }
+        let model = match model {
+            Ok(model) => model,
+            Err(problem) => {
+                let found = self.store.record(arrival.tenant.clone(), key.id).await?;
+                let Some(record) = found else { return Ok(settled(Outcome::Refused(problem))) };
+                return self.exists(arrival, Err(problem), hash, Box::new(record), begun).await;
             }
-        } else {
-            let new = NewClaim {
-                tenant: arrival.tenant.clone(),
-                key: key.clone(),
-                endpoint: ENDPOINT,
-                subject: arrival.subject.clone(),
-                conversation_id: arrival.request.conversation_id.clone(),
-                hash: *hash,
-                operation_id: OperationId(self.clock.new_id()),
-                request_id: arrival.request_id,
-            };
-            self.store.claim(new).await?
         };
+        let new = NewClaim {
+            tenant: arrival.tenant.clone(),
+            key: key.clone(),
+            endpoint: ENDPOINT,
+            subject: arrival.subject.clone(),
+            conversation_id: arrival.request.conversation_id.clone(),
+            hash: *hash,
+            operation_id: OperationId(self.clock.new_id()),
+            request_id: arrival.request_id,
+        };
+        let found = self.store.claim(new).await?;
         match found {
             ClaimOutcome::Won(claim) => {
                 tracing::info!(event = "claimed", fence = %claim.guard.fence, key_source = key.source.as_str(), "claimed");
-                Ok(settled(self.run(arrival, model, &claim, begun).await))
+                Ok(settled(self.run(arrival, model, hash, &claim, begun).await))
             }
-            ClaimOutcome::Exists(record) => self.exists(arrival, model, hash, record, begun).await,
+            ClaimOutcome::Exists(record) => {
+                self.exists(arrival, Ok(model), hash, record, begun).await
+            }
             ClaimOutcome::ConversationBusy(holder) => Ok(self.busy(arrival, &holder)),
             ClaimOutcome::ConversationHidden => Ok(settled(self.hidden(arrival))),
         }
@@ -183,22 +214,19 @@ impl Inner {
     async fn exists(
         &self,
         arrival: &ChatArrival,
-        model: &Model,
+        model: Result<&Model, Problem>,
         hash: &RequestHash,
         record: Box<Record>,
         begun: Moment,
     ) -> Result<Round, StoreError> {
         let rules = self.store.liveness_rules();
-        let counting = match decide(&record, hash, &rules, &self.settings.retry) {
+        let (counting, takeover) = match decide(&record, hash, &rules, &self.settings.retry) {
             Decision::KeyReused => {
                 return Ok(settled(self.refused(arrival, ErrorCode::IdempotencyKeyReuse, None)));
             }
             Decision::Erased => return Ok(settled(self.refused(arrival, ErrorCode::Erased, None))),
             Decision::Replay(answer) => {
-                let run = record.guard.request_id;
-                tracing::info!(event = "replayed", run = %run, status = answer.status, "replayed");
-                let replay_of = Some(run);
-                return Ok(settled(Outcome::Stored { answer: Arc::new(answer), replay_of }));
+                return Ok(settled(replay(Arc::new(answer), record.guard.request_id)));
             }
             Decision::InProgress { so_far } => {
                 let wait = self.pace().retry_after(so_far);
@@ -206,24 +234,23 @@ impl Inner {
                 return Ok(Round::Occupied { by: record.at.key, problem });
             }
             Decision::GiveUp(reason) => return self.give_up(*record, &reason).await,
-            Decision::TakeOver(_) | Decision::ClaimAgain { .. } if self.lifecycle.is_draining() => {
-                return Ok(settled(self.refused(arrival, ErrorCode::Draining, None)));
-            }
-            Decision::TakeOver(why) => {
-                tracing::warn!(event = "taken_over", ?why, fence = %record.guard.fence, run = %record.guard.request_id, "taking over a run without a live owner");
-                Counting::Counts
-            }
-            Decision::ClaimAgain { counts: true } => Counting::Counts,
-            Decision::ClaimAgain { counts: false } => Counting::DoesNotCount,
+            Decision::TakeOver(why) => (Counting::Counts, Some(why)),
+            Decision::ClaimAgain { counts: true } => (Counting::Counts, None),
+            Decision::ClaimAgain { counts: false } => (Counting::DoesNotCount, None),
         };
-        let takeover = record.state == State::InProgress;
+        let model = match model {
+            Ok(model) => model,
+            Err(problem) => return Ok(settled(Outcome::Refused(problem))),
+        };
+        let before = record.guard;
         match self.store.reclaim(Arc::new(*record), arrival.request_id, counting).await? {
             ReclaimOutcome::Won(claim) => {
-                if takeover {
+                if let Some(why) = takeover {
+                    tracing::warn!(event = "taken_over", ?why, fence = %before.fence, run = %before.request_id, "took over a run without a live owner");
                     metrics::counter!("oncekey_takeovers_total").increment(1);
                 }
-                tracing::info!(event = "claimed", fence = %claim.guard.fence, attempts = claim.attempts, takeover, "claimed again");
-                Ok(settled(self.run(arrival, model, &claim, begun).await))
+                tracing::info!(event = "claimed", fence = %claim.guard.fence, attempts = claim.attempts, takeover = takeover.is_some(), "claimed again");
+                Ok(settled(self.run(arrival, model, hash, &claim, begun).await))
             }
             ReclaimOutcome::Changed => Ok(Round::Changed),
             ReclaimOutcome::ConversationBusy(holder) => Ok(self.busy(arrival, &holder)),
@@ -235,13 +262,22 @@ impl Inner {
         &self,
         arrival: &ChatArrival,
         model: &Model,
+        hash: &RequestHash,
         claim: &Claim,
         begun: Moment,
     ) -> Outcome {
         let job =
             chat::ChatJob { request: arrival.request.clone(), subject: arrival.subject.clone() };
         let outcome = run::Run { inner: self, claim, job: &job, model, begun }.perform().await;
-        self.waiting.wake(&claim.at.tenant, claim.at.key);
+        let verdict = match &outcome {
+            Outcome::Stored { answer, replay_of } => Some(Verdict {
+                hash: *hash,
+                answer: answer.clone(),
+                run: replay_of.unwrap_or(claim.guard.request_id),
+            }),
+            Outcome::Refused(_) => None,
+        };
+        self.waiting.wake(&claim.at.tenant, claim.at.key, verdict);
         outcome
     }
 
@@ -256,7 +292,7 @@ impl Inner {
         if !self.store.give_up(Arc::new(record), kind, answer.clone()).await? {
             return Ok(Round::Changed);
         }
-        self.waiting.wake(&tenant, key);
+        self.waiting.wake(&tenant, key, None);
         tracing::warn!(event = "gave_up", %reason, run = %last_run, "gave up");
         Ok(settled(Outcome::Stored { answer: Arc::new(answer), replay_of: Some(last_run) }))
     }
@@ -275,6 +311,12 @@ impl Inner {
     fn refused(&self, arrival: &ChatArrival, code: ErrorCode, wait: Option<Duration>) -> Outcome {
         Outcome::Refused(refusal(arrival, code, wait))
     }
+}
+
+/// A stored verdict, told again.
+fn replay(answer: Arc<StoredAnswer>, run: RequestId) -> Outcome {
+    tracing::info!(event = "replayed", run = %run, status = answer.status, "replayed");
+    Outcome::Stored { answer, replay_of: Some(run) }
 }
 
 fn settled(outcome: Outcome) -> Round {

@@ -226,6 +226,14 @@ impl Cluster {
         self.owned.is_some()
     }
 
+    /// Whether the server still runs, by a look at its process.
+    pub fn stands(&self) -> bool {
+        match &self.owned {
+            Some(owned) => owned.server.exited().is_none(),
+            None => leftovers::is_postmaster(self.postmaster, &self.home.join("data")),
+        }
+    }
+
     /// Whether this start made the cluster.
     pub fn fresh(&self) -> bool {
         self.fresh

@@ -101,7 +101,7 @@ fn end(pid: i32, data: &Path) -> Result<(), PostgresError> {
 /// Whether the process is a server that runs on `data`: by its name and by the folder that it is
 /// in, or where we may not see that, by the folder in its arguments.
 #[cfg(target_os = "linux")]
-fn is_postmaster(pid: i32, data: &Path) -> bool {
+pub(super) fn is_postmaster(pid: i32, data: &Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::MetadataExt;
 
@@ -126,7 +126,7 @@ fn is_postmaster(pid: i32, data: &Path) -> bool {
 
 /// Elsewhere `ps` tells the arguments, in which we always name the folder.
 #[cfg(not(target_os = "linux"))]
-fn is_postmaster(pid: i32, data: &Path) -> bool {
+pub(super) fn is_postmaster(pid: i32, data: &Path) -> bool {
     let mut command = std::process::Command::new("ps");
     let Ok(output) = command.args(["-o", "command=", "-p", &pid.to_string()]).output() else {
         return false;

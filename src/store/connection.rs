@@ -7,14 +7,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::str::FromStr;
 use std::time::Duration;
 
+use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
-use tracing::log::LevelFilter;
 
 use super::error::StoreError;
 use super::pool::Pool;
@@ -22,21 +20,8 @@ use crate::clock::Clock;
 
 /// A statement that has not answered by then never will: its connection is closed.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
-/// A statement that takes longer is logged, without its values.
-const SLOW_STATEMENT: Duration = Duration::from_secs(1);
 /// Repeats of a whole transaction after 40001 or 40P01.
 const CONFLICT_REPEATS: u32 = 5;
-
-/// Reads an address.
-pub(super) fn options(url: &str) -> Result<PgConnectOptions, StoreError> {
-    let options = PgConnectOptions::from_str(url).map_err(|_| {
-        StoreError::Bug("the database's address is not of the form postgres://…".into())
-    })?;
-    Ok(options
-        .application_name("oncekey")
-        .log_statements(LevelFilter::Off)
-        .log_slow_statements(LevelFilter::Warn, SLOW_STATEMENT))
-}
 
 /// A boxed future on a connection.
 pub(super) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'c>>;
@@ -51,9 +36,9 @@ pub struct Database {
 
 impl Database {
     /// Prepares a pool of at most `size` connections; none is opened yet.
-    pub fn new(options: PgConnectOptions, size: u32, clock: Clock) -> Self {
-        let pool = Pool::new(options, size, clock.clone());
-        Self { pool, clock, tasks: TaskTracker::new() }
+    pub fn new(options: PgConnectOptions, size: u32, clock: Clock) -> Result<Self, StoreError> {
+        let pool = Pool::new(options, size, clock.clone())?;
+        Ok(Self { pool, clock, tasks: TaskTracker::new() })
     }
 
     /// Runs `work` on a connection of the pool, in a task that outlives its caller. Repeats the
@@ -63,11 +48,25 @@ impl Database {
         T: Send + 'static,
         F: for<'c> Fn(&'c mut PgConnection) -> Work<'c, T> + Send + Sync + 'static,
     {
+        self.run_within(STATEMENT_LIMIT, name, work).await
+    }
+
+    /// The same for work that may take up to `limit`; it sets its own `statement_timeout`.
+    pub(super) async fn run_within<T, F>(
+        &self,
+        limit: Duration,
+        name: &'static str,
+        work: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> Fn(&'c mut PgConnection) -> Work<'c, T> + Send + Sync + 'static,
+    {
         let this = self.clone();
         let whole = async move {
             let mut repeats = 0;
             loop {
-                match this.run_once(&work).await {
+                match this.run_once(limit, &work).await {
                     Err(error) if error.is_conflict() && repeats < CONFLICT_REPEATS => {
                         repeats += 1;
                         tracing::info!(
@@ -87,12 +86,12 @@ impl Database {
         task.await.unwrap_or_else(|_| Err(StoreError::Bug(format!("{name} panicked"))))
     }
 
-    async fn run_once<T, F>(&self, work: &F) -> Result<T, StoreError>
+    async fn run_once<T, F>(&self, limit: Duration, work: &F) -> Result<T, StoreError>
     where
         F: for<'c> Fn(&'c mut PgConnection) -> Work<'c, T>,
     {
         let mut connection = self.pool.take().await.map_err(StoreError::not_sent)?;
-        let outcome = self.clock.timeout(STATEMENT_LIMIT, work(&mut connection)).await;
+        let outcome = self.clock.timeout(limit, work(&mut connection)).await;
         let outcome = outcome
             .unwrap_or_else(|_| Err(StoreError::unavailable("a statement did not answer in time")));
         match &outcome {
@@ -113,17 +112,4 @@ impl Database {
         self.tasks.wait().await;
         self.pool.close().await;
     }
-}
-
-/// Generic plans, because with partitions the server would plan every call anew; and bounds on what a
-/// session of ours can hold up.
-pub(super) async fn prepare_session(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql(
-        "set plan_cache_mode = force_generic_plan; set lock_timeout = '10s'; \
-         set statement_timeout = '30s'; set idle_in_transaction_session_timeout = '20s'; \
-         set timezone = 'UTC'",
-    )
-    .execute(connection)
-    .await
-    .map(|_| ())
 }

@@ -36,6 +36,9 @@ impl Store {
         head: i64,
         limit: i64,
     ) -> Result<Vec<Message>, StoreError> {
+        if head == 0 {
+            return Ok(Vec::new()); // a conversation that begins has nothing to read
+        }
         self.database
             .run("conversation.history", move |connection| {
                 let (tenant, conversation) = (tenant.clone(), conversation.clone());

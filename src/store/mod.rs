@@ -21,7 +21,9 @@ mod reclaim;
 mod record;
 mod retire;
 mod schema;
+mod session;
 mod stock;
+mod usage;
 mod watch;
 
 use std::sync::Arc;
@@ -33,7 +35,7 @@ use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
 pub use api_keys::{ApiKeyRow, KnownKey, NewApiKey};
-pub use audit::{Finding, INVARIANTS};
+pub use audit::{Finding, INVARIANTS, Invariant, Kept};
 pub use claim::{Claim, ClaimOutcome, NewClaim};
 pub use cleaning::{Cleaned, Cleaning};
 pub use commit::{CallRow, ChatCommit, CommitOutcome, CommitTrace};
@@ -47,6 +49,7 @@ pub use nodes::{Beat, BeatingRun, NodeSession, Registration};
 pub use partitions::{DAYS_AHEAD, Partition, Runway, Standing, partition_name};
 pub use reclaim::{Counting, ReclaimOutcome};
 pub use retire::{Dropping, PartitionSession, Reader};
+pub use session::SESSION_SETTINGS;
 pub use stock::PartitionStock;
 
 use crate::clock::Clock;
@@ -81,11 +84,11 @@ pub struct Store {
 impl Store {
     /// Opens no connection yet. The error says what is wrong with an address, not the address.
     pub fn new(settings: StoreSettings, clock: Clock) -> Result<Self, StoreError> {
-        let pool = connection::options(&settings.url)?;
-        let direct = settings.direct_url.as_deref().map(connection::options).transpose()?;
+        let pool = session::options(&settings.url)?;
+        let direct = settings.direct_url.as_deref().map(session::options).transpose()?;
         let direct = direct.unwrap_or_else(|| pool.clone());
         Ok(Self {
-            database: Database::new(pool, settings.pool_size, clock.clone()),
+            database: Database::new(pool, settings.pool_size, clock.clone())?,
             direct: Arc::new(direct),
             clock,
             liveness: settings.liveness,

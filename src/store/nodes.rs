@@ -10,8 +10,8 @@ use sqlx::postgres::types::PgInterval;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use super::connection::prepare_session;
 use super::error::StoreError;
+use super::session;
 use super::{Store, interval};
 use crate::clock::Clock;
 use crate::domain::ids::{NodeId, RequestId};
@@ -27,7 +27,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long a dead node stays in the table, for people to see.
 const DEAD_KEPT: Duration = Duration::from_secs(24 * 3_600);
 
-/// The session on which a node beats and holds its lock.
+/// The session on which a node beats and holds its lock. Dropped, it closes, which gives the lock back.
 pub struct NodeSession {
     connection: PgConnection,
     clock: Clock,
@@ -109,8 +109,7 @@ impl Store {
     pub async fn open_node_session(&self) -> Result<NodeSession, StoreError> {
         self.database.doubt();
         let opened = within(&self.clock, async {
-            let mut connection = PgConnection::connect_with(&self.direct).await?;
-            prepare_session(&mut connection).await?;
+            let connection = session::open(&self.direct).await?;
             Ok(connection)
         });
         Ok(NodeSession {
@@ -339,12 +338,6 @@ impl NodeSession {
                 .collect())
         })
         .await
-    }
-
-    /// Gives the lock back and closes.
-    pub async fn close(self) {
-        // The server notices a closed socket as well; nothing hangs on the farewell.
-        drop(within(&self.clock, async { Ok(self.connection.close().await?) }).await);
     }
 }
 

@@ -17,9 +17,9 @@ use sqlx::postgres::types::PgInterval;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use super::Store;
-use super::connection::prepare_session;
 use super::error::StoreError;
 use super::partitions::{Partition, RETIRED, Standing, attached, execute, finalize, now};
+use super::session;
 use crate::domain::partition::{Contents, DropRule, Stays};
 
 /// Session lock of dropping and cleaning, so that one node at a time does it. Not that of making:
@@ -104,8 +104,7 @@ impl Store {
 }
 
 async fn open(options: &sqlx::postgres::PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
-    let mut connection = PgConnection::connect_with(options).await?;
-    prepare_session(&mut connection).await?;
+    let mut connection = session::open(options).await?;
     let settings = format!(
         "set lock_timeout = '{LOCK_TIMEOUT}'; set statement_timeout = '{STATEMENT_TIMEOUT}'"
     );

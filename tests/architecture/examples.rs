@@ -115,7 +115,7 @@ fn a_file_is_test_code_where_its_parent_says_so() {
 
 #[test]
 fn sql_is_found_outside_the_store() {
-    let rule = |house: &House| rules::sql_outside(house, "store");
+    let rule = |house: &House| rules::sql_outside(house, &["store"]);
     for text in [
         "fn f() { sqlx::query!(\"select 1\"); }",
         "fn f() { query_as!(X, \"select 1\"); }",

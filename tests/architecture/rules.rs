@@ -102,8 +102,8 @@ pub fn other_crates(house: &House, table: &[Room], homes: &[Home]) -> Vec<String
     violations.into_iter().collect()
 }
 
-/// The macros of sqlx, under whatever name they are called, outside the room that holds the SQL.
-pub fn sql_outside(house: &House, home: &str) -> Vec<String> {
+/// The macros of sqlx, under whatever name they are called, outside the rooms that hold SQL.
+pub fn sql_outside(house: &House, homes: &[&str]) -> Vec<String> {
     let is_sql = |target: &Target| match target {
         Target::Macro(name) => SQL_MACROS.contains(&name.as_str()),
         Target::Outer(path) => path[0] == "sqlx",
@@ -111,8 +111,13 @@ pub fn sql_outside(house: &House, home: &str) -> Vec<String> {
     };
     let mut violations = BTreeSet::new();
     for (file, named) in names(house) {
-        if room_of(&file.module) != home && is_sql(&named.target) {
-            violations.insert(format!("{}:{}: SQL lives in {home}", file.name, named.line));
+        if !homes.contains(&room_of(&file.module)) && is_sql(&named.target) {
+            violations.insert(format!(
+                "{}:{}: SQL lives in {}",
+                file.name,
+                named.line,
+                homes.join(", ")
+            ));
         }
     }
     violations.into_iter().collect()

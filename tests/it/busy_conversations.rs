@@ -157,6 +157,31 @@ async fn a_lease_that_nobody_living_holds_is_taken_by_the_next_operation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_loses_its_conversation_tells_its_client_to_come_back() {
+    let database = TestDatabase::new().await;
+    let provider = ScriptedProvider::start().await;
+    let (node, client, gate, key, run) = held(&database, &provider).await;
+    database.age_epoch().await;
+    database.execute("update request_records set owner = 700").await;
+    assert_eq!(client.chat(Uuid::new_v4(), "c1", "second").await.status, 200);
+    gate.open();
+    let lost = run.await.unwrap();
+    assert_eq!((lost.status, lost.error().as_str()), (409, "conversation_busy"));
+    assert_says_when(&lost);
+    let standing = (1, 1, "failed".to_owned(), Some("lease_lost".to_owned()));
+    assert_eq!(database.standing(key).await, standing);
+    assert_eq!(database.outcomes().await, (1, 1, 1));
+
+    assert_eq!(client.chat(key, "c1", "first").await.status, 200);
+    assert_eq!(provider.requests()[2].messages().len(), 3, "it has read what it had missed");
+    assert_eq!(database.outcomes().await, (2, 2, 2));
+    let wasted = "select count(*) from provider_calls where not counted and status = 200";
+    assert_eq!(database.count(wasted).await, 1);
+    assert_clean(node.store()).await;
+    assert!(node.shut_down().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_of_somebody_else_does_not_exist() {
     let database = TestDatabase::new().await;
     let provider = ScriptedProvider::start().await;

@@ -1,13 +1,14 @@
 //! What the database refuses at the commit: a conflict is repeated from memory, anything else ends the
 //! run as a fault of ours, with its calls kept.
 
-use oncekey::faults::Faults;
+use serde_json::Value;
 use sqlx::Connection;
 use uuid::Uuid;
 
-use crate::support::node::{NodeOptions, TestNode, assert_clean};
-use crate::support::provider::ScriptedProvider;
-use crate::support::{TestDatabase, eventually};
+use crate::support::node::{NodeOptions, TestNode, assert_clean, new_key};
+use crate::support::process::ProcessNode;
+use crate::support::provider::{Action, Gate, Reply, ScriptedProvider};
+use crate::support::{Client, TestDatabase, eventually};
 
 /// From now on the first `times` receipts are refused with this SQLSTATE.
 async fn refuse_receipts(database: &TestDatabase, times: u32, sqlstate: &str) {
@@ -64,27 +65,20 @@ async fn conflicts_that_go_on_are_outlasted() {
 async fn the_victim_of_a_deadlock_repeats_the_transaction() {
     let database = TestDatabase::new().await;
     let provider = ScriptedProvider::start().await;
-    let node = TestNode::start(&database, &provider, NodeOptions::default()).await;
-    let client = node.client("t1").await;
+    let node = ProcessNode::on(&database, &provider, &[]).await;
+    let store = database.store();
+    let client = Client::new(node.address, &new_key(&store, "t1", "client", None).await);
     assert_eq!(client.chat(Uuid::new_v4(), "c1", "one").await.status, 200);
-    let gate = crate::support::provider::Gate::closed();
-    provider.reply(
-        crate::support::provider::Reply::normal()
-            .before_head(crate::support::provider::Action::Hold(gate.clone())),
-    );
-    let key = Uuid::new_v4();
-    let answer = tokio::spawn({
-        let client = client.clone();
-        async move { client.chat(key, "c1", "two").await }
-    });
+    let (gate, key) = (Gate::closed(), Uuid::new_v4());
+    provider.reply(Reply::normal().before_head(Action::Hold(gate.clone())));
+    let asked = client.clone();
+    let answer = tokio::spawn(async move { asked.chat(key, "c1", "two").await });
     gate.until_reached(1).await;
 
     // The other way round than the commit: conversation, then record. This session never notices.
     let mut rival = sqlx::PgConnection::connect(&database.url).await.unwrap();
-    let rival_pid: i32 =
-        sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut rival).await.unwrap();
-    let deadlocks = "select deadlocks from pg_stat_database where datname = current_database()";
-    assert_eq!(database.count(deadlocks).await, 0);
+    let its_pid = "select pg_backend_pid()";
+    let its_pid: i32 = sqlx::query_scalar(its_pid).fetch_one(&mut rival).await.unwrap();
     let mut locks = rival.begin().await.unwrap();
     sqlx::raw_sql(
         "set local deadlock_timeout = '10min';
@@ -94,14 +88,12 @@ async fn the_victim_of_a_deadlock_repeats_the_transaction() {
     .await
     .unwrap();
     gate.open();
+    let waiting = format!(
+        "select count(*) from pg_stat_activity where {its_pid} = any(pg_blocking_pids(pid))
+            and query like '/* commit.chat */%'"
+    );
     eventually("the commit waits for the conversation", || async {
-        database
-            .count(
-                "select count(*) from pg_stat_activity where datname = current_database()
-                    and wait_event_type = 'Lock' and query like '/* commit.chat */%'",
-            )
-            .await
-            == 1
+        database.count(&waiting).await == 1
     })
     .await;
     // Answered only once the commit has given its record up.
@@ -110,31 +102,26 @@ async fn the_victim_of_a_deadlock_repeats_the_transaction() {
         .await
         .unwrap();
     eventually("the commit waits again, for the record", || async {
-        database
-            .count(&format!(
-                "select count(*) from pg_stat_activity where datname = current_database()
-                    and {rival_pid} = any(pg_blocking_pids(pid)) and query like '/* commit.chat */%'"
-            ))
-            .await
-            == 1
+        database.count(&waiting).await == 1
     })
     .await;
     locks.rollback().await.unwrap();
 
     assert_eq!(answer.await.unwrap().content(), "Answer to message 3: two");
-    eventually("the deadlock is counted", || async { database.count(deadlocks).await == 1 }).await;
+    // More than once where the commit was faster at the record than the rival that waited for it.
+    let repeated = node.events("transaction_repeated");
+    let deadlock = |line: &Value| line["error"].as_str().unwrap().contains("deadlock");
+    assert!(!repeated.is_empty() && repeated.iter().all(deadlock), "{repeated:?}");
     assert_eq!(provider.count(), 2);
     assert_eq!(database.outcomes().await, (2, 2, 2));
-    assert_clean(node.store()).await;
-    assert!(node.shut_down().await);
+    assert_clean(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_other_refusal_ends_the_run_and_frees_the_conversation() {
     let database = TestDatabase::new().await;
     let provider = ScriptedProvider::start().await;
-    let options = NodeOptions::default().faults(Faults::none());
-    let node = TestNode::start(&database, &provider, options).await;
+    let node = TestNode::start(&database, &provider, NodeOptions::default()).await;
     let client = node.client("t1").await;
     refuse_receipts(&database, 1, "22000").await;
 

@@ -8,11 +8,11 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use crate::postgres_private::support::{Ground, Watch, settings};
-use crate::support::Client;
 use crate::support::client::Answer;
-use crate::support::node::provider_variables;
+use crate::support::node::{new_key, provider_variables};
 use crate::support::process::{Ended, ProcessNode, run};
 use crate::support::provider::{Action, Gate, Reply, ScriptedProvider, Wire, patiently};
+use crate::support::{Client, TestDatabase, eventually};
 
 /// An empty folder to be at home in.
 struct Home(Ground);
@@ -49,9 +49,13 @@ impl Home {
 
     /// The private server that runs now.
     fn postgres(&self) -> Watch {
+        Watch::of(self.postmaster())
+    }
+
+    fn postmaster(&self) -> i32 {
         let file = self.0.0.join(".oncekey/postgres/data/postmaster.pid");
         let text = fs::read_to_string(file).unwrap();
-        Watch::of(text.lines().next().unwrap().parse().unwrap())
+        text.lines().next().unwrap().parse().unwrap()
     }
 }
 
@@ -163,6 +167,62 @@ async fn a_killed_server_takes_its_postgres_along_and_its_run_is_taken_over_at_o
     assert_eq!(node.events("taken_over")[0]["why"], "OwnerGone");
     assert!(client.chat(key, "c1", "hello").await.replayed());
     assert_eq!(provider.count(), 2);
+    assert!(home.done(&["audit"]).await.lines().all(|line| line.starts_with("ok ")));
+}
+
+/// Asks this node until it answers; while the server is away, it says that there is no database.
+async fn answer_at(node: &ProcessNode, client: &Client, key: Uuid) -> Answer {
+    let client = client.at(node.address);
+    client.chat_until_answered(key, "c1", "hello").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_server_of_the_folder_goes_on_when_the_first_is_killed() {
+    let home = Home::prepared("second").await;
+    let provider = ScriptedProvider::start().await;
+    let variables = provider_variables(&provider, Wire::Anthropic);
+    let mut first = ProcessNode::in_folder(&home.0.0, &variables).await;
+    let client = client_of(&curl_line(&first).await);
+    let mut second = ProcessNode::in_folder(&home.0.0, &variables).await;
+    let earlier = Uuid::new_v4();
+    let before = answer_at(&second, &client, earlier).await;
+    assert_eq!((before.status, before.replayed()), (200, false));
+
+    let postgres = home.postgres();
+    first.kill().await;
+    assert!(postgres.ends());
+    let again = answer_at(&second, &client, earlier).await;
+    assert!(again.replayed());
+    assert_eq!(again.bytes, before.bytes);
+    assert_eq!(answer_at(&second, &client, Uuid::new_v4()).await.status, 200);
+    let owner = second.until_event("private_postgres", |line| line["owned"] == true).await;
+    assert_eq!(owner["level"], "WARN");
+
+    // The server is the second one's now, and ends with it.
+    let postgres = home.postgres();
+    second.signal("TERM").await;
+    assert_eq!(second.ended().await, Some(0));
+    assert!(postgres.ends());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_is_killed_under_its_server_is_started_again() {
+    let home = Home::prepared("crashed").await;
+    let provider = ScriptedProvider::start().await;
+    let variables = provider_variables(&provider, Wire::Anthropic);
+    let node = ProcessNode::in_folder(&home.0.0, &variables).await;
+    let client = client_of(&curl_line(&node).await);
+    let key = Uuid::new_v4();
+    let before = answer_at(&node, &client, key).await;
+    let pid = home.postmaster();
+    // SAFETY: no memory is involved.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    node.until_event("private_postgres", |line| line["owned"] == true).await;
+    let again = answer_at(&node, &client, key).await;
+    assert!(again.replayed());
+    assert_eq!(again.bytes, before.bytes);
+    assert_eq!(answer_at(&node, &client, Uuid::new_v4()).await.status, 200);
+    assert_eq!(client.get("/readyz").await.status, 200);
     assert!(home.done(&["audit"]).await.lines().all(|line| line.starts_with("ok ")));
 }
 
@@ -296,4 +356,21 @@ async fn a_port_in_use_is_one_line_and_leaves_no_server_behind() {
     let [said] = said[..] else { panic!("{}", ended.stderr) };
     assert!(said.contains(&address) && said.contains("--listen"), "{said}");
     assert!(!home.0.0.join(".oncekey/postgres/data/postmaster.pid").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_output_nobody_reads_serves() {
+    let database = TestDatabase::new().await;
+    let provider = ScriptedProvider::start().await;
+    let mut node = ProcessNode::unread_on(&database, &provider).await;
+    // The last line is said once there is a key; a server that cannot say it goes on.
+    eventually("it has made an API key", || async {
+        database.count("select count(*) from api_keys").await == 1
+    })
+    .await;
+    let api_key = new_key(&database.store(), "t1", "client", None).await;
+    let client = Client::new(node.address, &api_key);
+    assert_eq!(client.chat(Uuid::new_v4(), "c1", "hello").await.status, 200);
+    node.signal("TERM").await;
+    assert_eq!(node.ended().await, Some(0));
 }

@@ -20,8 +20,10 @@ use oncekey::store::{Beat, CommitOutcome, Failure};
 /// Beats often and is never stale by itself.
 fn lively() -> NodeOptions {
     NodeOptions::default()
+        // No other deadline ends a call in the time of a test.
+        .set("ONCEKEY_PROVIDERS__MAIN__FIRST_BYTE_TIMEOUT", "9m")
         .set("ONCEKEY_IDEMPOTENCY__HEARTBEAT", "100ms")
-        .set("ONCEKEY_IDEMPOTENCY__STALE_AFTER", "60s")
+        .set("ONCEKEY_IDEMPOTENCY__STALE_AFTER", "10m")
 }
 
 /// Trusts itself for three seconds after a beat.

@@ -4,7 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::support::node::{NodeOptions, TestNode, assert_clean};
-use crate::support::provider::ScriptedProvider;
+use crate::support::provider::{Reply, ScriptedProvider};
 use crate::support::{Client, TestDatabase};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,4 +48,40 @@ async fn another_question_under_a_finished_key_is_refused_and_changes_nothing() 
     assert_eq!(provider.count(), 1);
     assert_eq!(database.outcomes().await, (1, 1, 1));
     assert!(node.shut_down().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_outlives_the_model_that_gave_it() {
+    let database = TestDatabase::new().await;
+    let provider = ScriptedProvider::start().await;
+    let options = NodeOptions::default()
+        .set("ONCEKEY_MODELS__OLD__PROVIDER", "main")
+        .set("ONCEKEY_MODELS__OLD__UPSTREAM", "fake-model-0");
+    let before = TestNode::start(&database, &provider, options).await;
+    let client = before.client("t1").await;
+    let (answered, failed) = (Uuid::new_v4(), Uuid::new_v4());
+    let body = json!({"conversation_id": "c1", "message": "hello", "model": "old"});
+    let first = client.send(client.chat_request(answered, &body)).await.unwrap();
+    assert_eq!(first.status, 200);
+    provider.reply(Reply::file("429_insufficient_quota.json"));
+    let refused = client.send(client.chat_request(failed, &body)).await.unwrap();
+    assert_eq!(refused.error(), "quota_exhausted");
+    assert!(before.shut_down().await);
+
+    // The next deployment does not know the model any more.
+    let after = TestNode::start(&database, &provider, NodeOptions::default()).await;
+    let client = client.at(after.address());
+    let replay = client.send(client.chat_request(answered, &body)).await.unwrap();
+    assert_eq!((replay.status, &replay.bytes), (200, &first.bytes));
+    assert!(replay.replayed());
+    // What would have to run is refused, and stays as it is.
+    for key in [failed, Uuid::new_v4()] {
+        let unknown = client.send(client.chat_request(key, &body)).await.unwrap();
+        assert_eq!((unknown.status, unknown.error().as_str()), (400, "invalid_request"));
+        assert!(unknown.json()["detail"].as_str().unwrap().contains("old"));
+    }
+    assert_eq!(database.standing(failed).await.2, "failed");
+    assert_eq!(database.count("select count(*) from request_keys").await, 2);
+    assert_eq!(provider.count(), 2);
+    assert!(after.shut_down().await);
 }

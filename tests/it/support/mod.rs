@@ -12,6 +12,7 @@ pub mod clock;
 pub mod database;
 pub mod direct;
 pub mod node;
+pub mod old_days;
 pub mod pair;
 pub mod process;
 pub mod provider;
