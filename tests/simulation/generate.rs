@@ -22,8 +22,14 @@ pub struct Draft {
 const TENANTS: usize = 2;
 const CONVERSATIONS: usize = 3;
 
+/// Seeds from here on mean the scenes, each by itself.
+const SCENES: u64 = 1_000_000;
+
 /// The history of a seed.
 pub fn history(seed: u64) -> History {
+    if let Some(number) = seed.checked_sub(SCENES) {
+        return scene(usize::try_from(number).unwrap());
+    }
     let mut rng = Rng::new(seed);
     let calm = rng.percent(20);
     let nodes = (0..2 + rng.below(2)).map(|_| i64::from(rng.percent(30))).collect();
@@ -40,7 +46,7 @@ pub fn history(seed: u64) -> History {
 
 /// One scene and nothing else, on three nodes.
 pub fn scene(number: usize) -> History {
-    let seed = 1_000_000 + number as u64;
+    let seed = SCENES + number as u64;
     let mut draft = Draft { disturbed: false, nodes: vec![0, 0, 0], ..Draft::new(Rng::new(seed)) };
     scenes::ALL[number](&mut draft);
     let Draft { operations, commands, .. } = draft;

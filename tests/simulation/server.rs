@@ -137,7 +137,7 @@ pub async fn age(database: &TestDatabase) {
 pub async fn watch(database: &TestDatabase, calm: bool) {
     database.execute(include_str!("watch.sql")).await;
     // As the nodes are configured: two beats of grace.
-    let (stale_after, grace) = if calm { ("60s", "12s") } else { ("2s", "400ms") };
+    let (stale_after, grace) = if calm { ("60s", "12s") } else { ("3s", "400ms") };
     database
         .execute(&format!("insert into sim_rules values ('{stale_after}', '{grace}', {calm})"))
         .await;

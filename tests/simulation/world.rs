@@ -267,7 +267,7 @@ fn settings(history: &History) -> Vec<(String, String)> {
     if !history.calm {
         settings.extend([
             ("ONCEKEY_IDEMPOTENCY__HEARTBEAT", "200ms"),
-            ("ONCEKEY_IDEMPOTENCY__STALE_AFTER", "2s"),
+            ("ONCEKEY_IDEMPOTENCY__STALE_AFTER", "3s"),
             ("ONCEKEY_PROVIDERS__MAIN__FIRST_BYTE_TIMEOUT", "3s"),
             ("ONCEKEY_PROVIDERS__MAIN__IDLE_TIMEOUT", "3s"),
         ]);
