@@ -24,6 +24,8 @@ use crate::store::{Store, StoreError, StoreSettings};
 
 /// Beats and looks are not exact; silence and trust are judged with this much to spare.
 const MARGIN: Duration = Duration::from_secs(2);
+/// What statements in progress get once all work has ended.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// What cut runs get to write their end.
 const CUT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -194,7 +196,8 @@ impl App {
             }
         }
         self.lifecycle.end().await;
-        self.store.close().await;
+        // What is still on its way to a silent database is nobody's any more.
+        let _ = self.clock.timeout(CLOSE_LIMIT, self.store.close()).await;
         drained
     }
 }

@@ -118,6 +118,8 @@ pub struct Waits {
     pub polls_per_second: f64,
     /// From the end of the run to the last answer.
     pub all_answered_seconds: f64,
+    /// Times that one of them was told to come again, since so many came at once.
+    pub asked_again: u32,
 }
 
 /// Resident memory of the service.
@@ -358,8 +360,12 @@ impl Report {
             let _ = writeln!(
                 text,
                 "waiting: {} clients at one run: {each} each (aim: 30 kB), {:.1} polls of the database \
-                 a second by all together; the last was answered {:.2} s after the run's end",
-                waits.waiters, waits.polls_per_second, waits.all_answered_seconds
+                 a second by all together; the last was answered {:.2} s after the run's end; \
+                 {} were told to come again",
+                waits.waiters,
+                waits.polls_per_second,
+                waits.all_answered_seconds,
+                waits.asked_again
             );
         }
         text

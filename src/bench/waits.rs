@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::StatusCode;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -20,6 +21,8 @@ use crate::clock::Clock;
 /// Clients that come at once, and how long until the next ones: some 1,300 a second.
 const AT_ONCE: usize = 64;
 const PACE: Duration = Duration::from_millis(50);
+/// The service's own Retry-After where it has no connection left.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long polls are counted for, and how often is looked: more often than a node polls.
 const COUNTED_FOR: Duration = Duration::from_secs(2);
 const COUNTED_EVERY: Duration = Duration::from_millis(40);
@@ -81,7 +84,8 @@ pub async fn measure(
                 drop(turn);
                 sent.send_modify(|sent| *sent += 1);
             };
-            tokio::join!(door.ask(&mut connection, &question), next).0.map(drop)
+            let answered = until_answered(&door, &mut connection, &question, &clock);
+            tokio::join!(answered, next).0
         });
     }
     drop(sent.subscribe().wait_for(|sent| *sent == count).await);
@@ -91,8 +95,9 @@ pub async fn measure(
 
     let let_go = clock.now();
     held.let_go();
+    let mut asked_again = 0;
     while let Some(ended) = waiters.join_next().await {
-        ended.map_err(|error| BenchError::failed(error.to_string()))??;
+        asked_again += ended.map_err(|error| BenchError::failed(error.to_string()))??;
     }
     let all_answered = clock.now().since(let_go);
     while let Some(ended) = run.join_next().await {
@@ -103,6 +108,7 @@ pub async fn measure(
         bytes_each: grown(before, resident, count),
         polls_per_second,
         all_answered_seconds: all_answered.as_secs_f64(),
+        asked_again,
     });
     service.stop().await
 }
@@ -116,6 +122,25 @@ async fn warm_up(stage: &Stage, service: &Contestant) -> Result<(), BenchError> 
         workers.push(Client::open(&door, &questions, place).await?);
     }
     load::run(&stage.clock, workers, LOOK).await.map(drop)
+}
+
+/// Asks, and where the service says that it cannot answer now, asks again like any client. Returns
+/// how often that was.
+async fn until_answered(
+    door: &Door,
+    connection: &mut Connection,
+    question: &Question,
+    clock: &Clock,
+) -> Result<u32, BenchError> {
+    let mut again = 0;
+    loop {
+        let answer = door.send(connection, question).await?;
+        if answer.status != StatusCode::SERVICE_UNAVAILABLE {
+            return door.check(answer).map(|_| again);
+        }
+        again += 1;
+        clock.sleep(AGAIN_AFTER).await;
+    }
 }
 
 fn grown(before: Option<u64>, after: Option<u64>, count: usize) -> Option<f64> {

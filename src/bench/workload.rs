@@ -70,8 +70,18 @@ pub struct Door {
 }
 
 impl Door {
-    /// Asks one question.
+    /// Asks one question, which must be answered as it should.
     pub async fn ask(
+        &self,
+        connection: &mut Connection,
+        question: &Question,
+    ) -> Result<Answer, BenchError> {
+        let answer = self.send(connection, question).await?;
+        self.check(answer)
+    }
+
+    /// Sends one question, whatever is answered.
+    pub async fn send(
         &self,
         connection: &mut Connection,
         question: &Question,
@@ -87,7 +97,11 @@ impl Door {
             request = request.header("prefer", prefer);
         }
         let request = request.body(Full::new(question.body.clone()))?;
-        let answer = connection.send(request).await?;
+        connection.send(request).await
+    }
+
+    /// Refuses any other answer than the one that must come.
+    pub fn check(&self, answer: Answer) -> Result<Answer, BenchError> {
         let replayed = answer.headers.contains_key("idempotency-replayed");
         if (answer.status.as_u16(), replayed) == (self.status, self.replayed) {
             return Ok(answer);

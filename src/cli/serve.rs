@@ -1,5 +1,6 @@
 //! `oncekey serve`.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,27 +103,34 @@ fn sum_up_metrics(metrics: telemetry::Metrics, lifecycle: Lifecycle, clock: Cloc
 /// Says where it listens and, on a first start, how to try it.
 async fn announce(app: &App, clock: &Clock) -> Result<(), Failure> {
     let address = app.address();
-    println!("oncekey listens on http://{address}");
+    tracing::info!(event = "listening", %address, "serving");
+    say(&format!("oncekey listens on http://{address}"));
     match first_key(app.store(), clock).await? {
         Some(key) => {
-            println!();
-            println!(
-                "First start: tenant \"{FIRST_TENANT}\" was made with this API key, shown only now:"
+            say(&format!(
+                "\nFirst start: tenant \"{FIRST_TENANT}\" was made with this API key, shown only now:"
+            ));
+            say(&format!("  {key}"));
+            say(
+                "Try it; sent twice with the same Idempotency-Key, it is answered twice and runs once:",
             );
-            println!("  {key}");
-            println!(
-                "Try it; sent twice with the same Idempotency-Key, it is answered twice and runs once:"
-            );
-            println!(
+            say(&format!(
                 "  curl -i http://{address}/v1/chat -H 'Authorization: Bearer {key}' \
                  -H 'Content-Type: application/json' -H 'Idempotency-Key: {}' \
                  -d '{{\"conversation_id\":\"hello\",\"message\":\"What is an idempotency key?\"}}'",
                 clock.new_id()
-            );
+            ));
         }
-        None => println!("API keys: oncekey key create --tenant {FIRST_TENANT} --role client"),
+        None => say(&format!("API keys: oncekey key create --tenant {FIRST_TENANT} --role client")),
     }
     Ok(())
+}
+
+/// Prints a line. A server serves also where nobody reads what it prints.
+fn say(line: &str) {
+    if let Err(error) = writeln!(io::stdout(), "{line}") {
+        tracing::warn!(event = "unread", %error, "standard output is closed");
+    }
 }
 
 async fn first_key(store: &Store, clock: &Clock) -> Result<Option<String>, Failure> {

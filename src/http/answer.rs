@@ -1,14 +1,11 @@
 //! From an outcome to a response: the only place that knows both.
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::Http;
-use super::auth::{Caller, request_id};
 use crate::domain::ids::RequestId;
 use crate::domain::key::KeySource;
 use crate::domain::problem::{ErrorCode, Problem};
@@ -114,29 +111,4 @@ fn insert(response: &mut Response, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
     }
-}
-
-/// For paths that no route knows. Under `/v1` only who may come in at all is told what is there.
-pub async fn not_found(State(http): State<Http>, request: Request) -> ProblemResponse {
-    refuse(&http, request, ErrorCode::NotFound).await
-}
-
-/// For methods that a route does not take.
-pub async fn method_not_allowed(State(http): State<Http>, request: Request) -> ProblemResponse {
-    refuse(&http, request, ErrorCode::MethodNotAllowed).await
-}
-
-async fn refuse(http: &Http, request: Request, code: ErrorCode) -> ProblemResponse {
-    let (mut parts, _) = request.into_parts();
-    let path = parts.uri.path().to_owned();
-    if (path == "/v1" || path.starts_with("/v1/"))
-        && let Err(refused) = Caller::from_request_parts(&mut parts, http).await
-    {
-        return refused;
-    }
-    let detail = match code {
-        ErrorCode::MethodNotAllowed => format!("{path} does not take {}.", parts.method),
-        _ => format!("There is nothing at {path}."),
-    };
-    Problem::new(code, request_id(&parts), detail).into()
 }

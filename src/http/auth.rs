@@ -11,6 +11,7 @@ use super::answer::ProblemResponse;
 use crate::domain::api_key::{ApiKey, Bearer};
 use crate::domain::ids::{RequestId, Subject};
 use crate::domain::problem::{ErrorCode, Problem};
+use crate::domain::record::Record;
 use crate::operation::database_problem;
 
 const END_USER: &str = "x-end-user";
@@ -63,39 +64,65 @@ impl FromRequestParts<Http> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, ProblemResponse> {
         let request_id = request_id(parts);
-        let unauthorized = |detail: &str| Problem::new(ErrorCode::Unauthorized, request_id, detail);
-        let mut headers = parts.headers.get_all(AUTHORIZATION).iter();
-        let (Some(header), None) = (headers.next(), headers.next()) else {
-            return Err(unauthorized("Send one header Authorization: Bearer ok_….").into());
-        };
-        let key = header
-            .to_str()
-            .ok()
-            .and_then(|text| text.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-            .and_then(|(_, key)| ApiKey::parse(key.trim()));
-        let known = match &key {
+        let known = match sent_key(&parts.headers, request_id)? {
             None => None,
-            Some(key) => http
-                .operations
-                .bearer(key)
-                .await
+            Some(key) => (http.operations.bearer(&key).await)
                 .map_err(|error| database_problem(request_id, &error))?,
         };
-        let Some(bearer) = known else {
-            return Err(unauthorized("This API key is not known here, or was revoked.").into());
+        Ok(Self::of(known, &parts.headers, request_id)?)
+    }
+}
+
+impl Caller {
+    /// Authenticates an arrival of an operation; with what is known of that one, if it is done.
+    pub async fn of_operation(
+        http: &Http,
+        headers: &HeaderMap,
+        request_id: RequestId,
+        operation: Uuid,
+    ) -> Result<(Self, Option<Box<Record>>), ProblemResponse> {
+        let known = match sent_key(headers, request_id)? {
+            None => None,
+            Some(key) => (http.operations.bearer_and_verdict(&key, operation).await)
+                .map_err(|error| database_problem(request_id, &error))?,
         };
-        let named = end_user(&parts.headers, request_id)?;
+        let (bearer, verdict) = known.unzip();
+        Ok((Self::of(bearer, headers, request_id)?, verdict.flatten()))
+    }
+
+    fn of(
+        known: Option<Bearer>,
+        headers: &HeaderMap,
+        request_id: RequestId,
+    ) -> Result<Self, Problem> {
+        let Some(bearer) = known else {
+            let detail = "This API key is not known here, or was revoked.";
+            return Err(Problem::new(ErrorCode::Unauthorized, request_id, detail));
+        };
+        let named = end_user(headers, request_id)?;
         let subject = match (&bearer.subject, named) {
             (Some(own), Some(named)) if *own != named => {
                 let detail = "X-End-User is not the subject that this API key is bound to.";
-                return Err(Problem::new(ErrorCode::Forbidden, request_id, detail).into());
+                return Err(Problem::new(ErrorCode::Forbidden, request_id, detail));
             }
             (Some(own), _) => Some(own.clone()),
             (None, named) => named,
         };
         Ok(Self { request_id, bearer, subject })
     }
+}
+
+/// The API key as it was sent. `None`: it cannot be one of ours.
+fn sent_key(headers: &HeaderMap, request_id: RequestId) -> Result<Option<ApiKey>, Problem> {
+    let mut headers = headers.get_all(AUTHORIZATION).iter();
+    let (Some(header), None) = (headers.next(), headers.next()) else {
+        let detail = "Send one header Authorization: Bearer ok_….";
+        return Err(Problem::new(ErrorCode::Unauthorized, request_id, detail));
+    };
+    let text = header.to_str().ok().and_then(|text| text.split_once(' '));
+    Ok(text
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .and_then(|(_, key)| ApiKey::parse(key.trim())))
 }
 
 fn end_user(headers: &HeaderMap, request_id: RequestId) -> Result<Option<Subject>, Problem> {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::Extension;
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 
@@ -20,12 +21,19 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Runs a chat, or answers from what is there.
 pub async fn post_chat(
     State(http): State<Http>,
-    caller: Caller,
+    Extension(id): Extension<RequestId>,
     request: Request,
 ) -> Result<Response, ProblemResponse> {
+    let key = header_key(request.headers(), id);
+    let (mut parts, body) = request.into_parts();
+    let (caller, verdict) = match &key {
+        Ok(Some(key)) => Caller::of_operation(&http, &parts.headers, id, key.id).await?,
+        // Who asks is asked first, also where the key is wrong.
+        Ok(None) | Err(_) => (Caller::from_request_parts(&mut parts, &http).await?, None),
+    };
     let caller = caller.may_run()?;
-    let id = caller.request_id;
-    let key = header_key(request.headers(), id)?;
+    let key = key?;
+    let request = Request::from_parts(parts, body);
     let wait = prefer::wait(request.headers(), http.max_wait);
     let text = body::json_text(&http, request, id).await?;
     let request = ChatRequest::read(&text)
@@ -37,6 +45,7 @@ pub async fn post_chat(
         key,
         request: Arc::new(request),
         wait: wait.unwrap_or_default(),
+        verdict,
     };
     let response = of_reply(http.operations.chat(arrival).await);
     Ok(prefer::say_applied(response, wait))

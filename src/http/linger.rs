@@ -14,26 +14,29 @@ use axum::extract::{Request, State};
 use axum::http::header::EXPECT;
 use axum::middleware::Next;
 use axum::response::Response;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 
 use super::Http;
 
-/// A client that has not sent the rest by then is not about to.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A client that sends nothing for so long is not about to.
+const SILENCE: Duration = Duration::from_secs(1);
+/// And one that is not done by then is told all the same.
+const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Reads the rest of a refused request, at most as much again as a body may have.
+/// Reads the rest of a refused request before the answer goes out.
 pub async fn hear_out(State(http): State<Http>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let awaits_leave = parts.headers.contains_key(EXPECT);
-    let shared = Shared(Arc::new(Mutex::new(Tail { body, begun: false })));
+    let mut shared = Shared(Arc::new(Mutex::new(Tail { body, begun: false })));
     let response = next.run(Request::from_parts(parts, Body::new(shared.clone()))).await;
     // Whoever asked first whether to send a body has not begun.
     let nothing_comes = awaits_leave && !shared.tail().begun;
     if response.status().as_u16() >= 400 && !nothing_comes && !shared.is_end_stream() {
-        let rest = Limited::new(shared, http.max_body).collect();
-        // However it ends, the answer goes out now.
-        drop(http.clock.timeout(PATIENCE, rest).await);
+        let until = http.clock.now() + PATIENCE;
+        while let Ok(Some(Ok(_))) = http.clock.timeout(SILENCE, shared.frame()).await
+            && http.clock.now() < until
+        {}
     }
     response
 }

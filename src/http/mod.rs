@@ -6,6 +6,7 @@ mod auth;
 mod body;
 mod chat;
 mod conversations;
+mod fallback;
 mod health;
 mod linger;
 mod prefer;
@@ -53,8 +54,8 @@ pub fn router(http: Http) -> Router {
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))
-        .fallback(answer::not_found)
-        .method_not_allowed_fallback(answer::method_not_allowed)
+        .fallback(fallback::not_found)
+        .method_not_allowed_fallback(fallback::method_not_allowed)
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(axum::middleware::map_request(body::name_encoding))
         .layer(axum::middleware::from_fn_with_state(http.clone(), linger::hear_out))

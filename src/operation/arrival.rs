@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::waiting::Ticket;
+use super::waiting::{Ticket, Verdict};
 use super::{
     ChatArrival, Inner, MissingKey, Model, Outcome, Reply, chat, database_problem, disowned, run,
 };
@@ -16,7 +16,7 @@ use crate::domain::arrival::{Decision, decide};
 use crate::domain::chat::ENDPOINT;
 use crate::domain::failure::FailureKind;
 use crate::domain::hash::RequestHash;
-use crate::domain::ids::OperationId;
+use crate::domain::ids::{OperationId, RequestId};
 use crate::domain::key::{IdempotencyKey, KeySource};
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::record::{Record, StoredAnswer};
@@ -40,13 +40,14 @@ enum Round {
 }
 
 impl Inner {
-    pub(super) async fn arrive(&self, arrival: ChatArrival, gone: CancellationToken) -> Reply {
+    pub(super) async fn arrive(&self, mut arrival: ChatArrival, gone: CancellationToken) -> Reply {
+        let verdict = arrival.verdict.take();
         let hash = arrival.request.meaning(arrival.subject.as_ref());
         let (made_key, source, outcome) = match self.key_of(&arrival, &hash).await {
             Ok(key) => {
                 let source = key.source;
                 let made = matches!(source, KeySource::Derived | KeySource::Absent);
-                let outcome = self.answer(&arrival, key.clone(), hash, &gone).await;
+                let outcome = self.answer(&arrival, verdict, key.clone(), hash, &gone).await;
                 (made.then_some(key), source.as_str(), outcome)
             }
             Err(problem) => (None, "none", Outcome::Refused(problem)),
@@ -92,6 +93,7 @@ impl Inner {
     async fn answer(
         &self,
         arrival: &ChatArrival,
+        verdict: Option<Box<Record>>,
         key: IdempotencyKey,
         hash: RequestHash,
         gone: &CancellationToken,
@@ -100,9 +102,11 @@ impl Inner {
         self.faults.reach(Point::BeforeClaim).await;
         let deadline = self.clock.now() + arrival.wait;
         let mut ticket: Option<Ticket> = None;
+        let mut verdict = verdict;
         let mut overtaken = 0;
         while overtaken < ROUNDS {
-            match self.round(arrival, &key, &hash).await {
+            // Boxed, because what a run needs is much, and whoever waits needs none of it.
+            match Box::pin(self.round(arrival, &key, &hash, verdict.take())).await {
                 Ok(Round::Settled(outcome)) => return outcome,
                 Ok(Round::Changed) => overtaken += 1,
                 Ok(Round::Occupied { problem, .. }) if arrival.wait.is_zero() => {
@@ -113,7 +117,11 @@ impl Inner {
                         // Look once more: it may have ended before the place was taken.
                         None => ticket = Some(self.waiting.take_ticket(&arrival.tenant, by)),
                         Some(ticket) => tokio::select! {
-                            () = ticket.woken() => {}
+                            told = ticket.woken() => {
+                                if let Some(told) = told.filter(|it| by == key.id && it.hash == hash) {
+                                    return replay(told.answer, told.run);
+                                }
+                            }
                             () = self.clock.sleep_until(deadline) => {
                                 return self.refused(arrival, ErrorCode::WaitTimeout, None);
                             }
@@ -158,15 +166,20 @@ impl Inner {
         Ok(model)
     }
 
-    /// Claims, or decides on what stands under the key.
+    /// Claims, or decides on what stands under the key. A verdict that was read stands.
     async fn round(
         &self,
         arrival: &ChatArrival,
         key: &IdempotencyKey,
         hash: &RequestHash,
+        verdict: Option<Box<Record>>,
     ) -> Result<Round, StoreError> {
         let begun = self.clock.now();
-        let model = match self.may_begin(arrival) {
+        let model = self.may_begin(arrival);
+        if let Some(record) = verdict {
+            return self.exists(arrival, model, hash, record, begun).await;
+        }
+        let model = match model {
             Ok(model) => model,
             Err(problem) => {
                 let found = self.store.record(arrival.tenant.clone(), key.id).await?;
@@ -188,7 +201,7 @@ impl Inner {
         match found {
             ClaimOutcome::Won(claim) => {
                 tracing::info!(event = "claimed", fence = %claim.guard.fence, key_source = key.source.as_str(), "claimed");
-                Ok(settled(self.run(arrival, model, &claim, begun).await))
+                Ok(settled(self.run(arrival, model, hash, &claim, begun).await))
             }
             ClaimOutcome::Exists(record) => {
                 self.exists(arrival, Ok(model), hash, record, begun).await
@@ -213,10 +226,7 @@ impl Inner {
             }
             Decision::Erased => return Ok(settled(self.refused(arrival, ErrorCode::Erased, None))),
             Decision::Replay(answer) => {
-                let run = record.guard.request_id;
-                tracing::info!(event = "replayed", run = %run, status = answer.status, "replayed");
-                let replay_of = Some(run);
-                return Ok(settled(Outcome::Stored { answer: Arc::new(answer), replay_of }));
+                return Ok(settled(replay(Arc::new(answer), record.guard.request_id)));
             }
             Decision::InProgress { so_far } => {
                 let wait = self.pace().retry_after(so_far);
@@ -240,7 +250,7 @@ impl Inner {
                     metrics::counter!("oncekey_takeovers_total").increment(1);
                 }
                 tracing::info!(event = "claimed", fence = %claim.guard.fence, attempts = claim.attempts, takeover = takeover.is_some(), "claimed again");
-                Ok(settled(self.run(arrival, model, &claim, begun).await))
+                Ok(settled(self.run(arrival, model, hash, &claim, begun).await))
             }
             ReclaimOutcome::Changed => Ok(Round::Changed),
             ReclaimOutcome::ConversationBusy(holder) => Ok(self.busy(arrival, &holder)),
@@ -252,13 +262,22 @@ impl Inner {
         &self,
         arrival: &ChatArrival,
         model: &Model,
+        hash: &RequestHash,
         claim: &Claim,
         begun: Moment,
     ) -> Outcome {
         let job =
             chat::ChatJob { request: arrival.request.clone(), subject: arrival.subject.clone() };
         let outcome = run::Run { inner: self, claim, job: &job, model, begun }.perform().await;
-        self.waiting.wake(&claim.at.tenant, claim.at.key);
+        let verdict = match &outcome {
+            Outcome::Stored { answer, replay_of } => Some(Verdict {
+                hash: *hash,
+                answer: answer.clone(),
+                run: replay_of.unwrap_or(claim.guard.request_id),
+            }),
+            Outcome::Refused(_) => None,
+        };
+        self.waiting.wake(&claim.at.tenant, claim.at.key, verdict);
         outcome
     }
 
@@ -273,7 +292,7 @@ impl Inner {
         if !self.store.give_up(Arc::new(record), kind, answer.clone()).await? {
             return Ok(Round::Changed);
         }
-        self.waiting.wake(&tenant, key);
+        self.waiting.wake(&tenant, key, None);
         tracing::warn!(event = "gave_up", %reason, run = %last_run, "gave up");
         Ok(settled(Outcome::Stored { answer: Arc::new(answer), replay_of: Some(last_run) }))
     }
@@ -292,6 +311,12 @@ impl Inner {
     fn refused(&self, arrival: &ChatArrival, code: ErrorCode, wait: Option<Duration>) -> Outcome {
         Outcome::Refused(refusal(arrival, code, wait))
     }
+}
+
+/// A stored verdict, told again.
+fn replay(answer: Arc<StoredAnswer>, run: RequestId) -> Outcome {
+    tracing::info!(event = "replayed", run = %run, status = answer.status, "replayed");
+    Outcome::Stored { answer, replay_of: Some(run) }
 }
 
 fn settled(outcome: Outcome) -> Round {

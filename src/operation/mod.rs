@@ -36,6 +36,7 @@ use crate::domain::ids::{RequestId, Subject, TenantId};
 use crate::domain::key::IdempotencyKey;
 use crate::domain::pace::Pace;
 use crate::domain::problem::{ErrorCode, Problem};
+use crate::domain::record::Record;
 use crate::domain::retry::RetryRules;
 use crate::faults::Faults;
 use crate::lifecycle::Lifecycle;
@@ -89,6 +90,8 @@ pub struct ChatArrival {
     pub request: Arc<ChatRequest>,
     /// How long to wait for a run in progress instead of being told of it; zero: not at all.
     pub wait: Duration,
+    /// The verdict under `key`, where it was there when the arrival was authenticated.
+    pub verdict: Option<Box<Record>>,
 }
 
 impl Operations {

@@ -32,7 +32,14 @@ impl Node {
         let mut id = self.store.new_node_id().await?;
         let session = self.open(&mut id).await?;
         let lifecycle = self.lifecycle.clone();
-        lifecycle.spawn(async move { self.live(id, session).await });
+        lifecycle.clone().spawn(async move {
+            tokio::select! {
+                // Whatever the session is about: a database that does not answer holds no exit up,
+                // and a socket that closes gives the lock back.
+                () = lifecycle.over() => {}
+                () = self.live(id, session) => {}
+            }
+        });
         Ok(())
     }
 
@@ -45,18 +52,10 @@ impl Node {
                 None => self.open(&mut id).await,
             };
             let ended = match opened {
-                Ok(mut session) => {
-                    let ended = self.beat_until_it_fails(id, &mut session).await;
-                    if matches!(ended, Ok(Ended::Over)) {
-                        session.close().await;
-                        return;
-                    }
-                    ended
-                }
+                Ok(mut session) => self.beat_until_it_fails(id, &mut session).await,
                 Err(error) => Err(error),
             };
             match ended {
-                Ok(Ended::Over) => return,
                 Ok(Ended::Dead) => {
                     tracing::error!(
                         event = "node_replaced",
@@ -76,10 +75,7 @@ impl Node {
                 }
             }
             // None after a session that stood: others are about to find its lock free.
-            tokio::select! {
-                () = self.lifecycle.over() => return,
-                () = self.clock.sleep_until(begun + REOPEN_AFTER) => {}
-            }
+            self.clock.sleep_until(begun + REOPEN_AFTER).await;
         }
     }
 
@@ -104,10 +100,7 @@ impl Node {
         let mut next_look = next_beat;
         loop {
             let due = next_beat.min(next_look);
-            tokio::select! {
-                () = self.lifecycle.over() => return Ok(Ended::Over),
-                () = self.clock.sleep_until(due) => {}
-            }
+            self.clock.sleep_until(due).await;
             if self.clock.now() >= next_look {
                 if let Some(ended) = self.look(id, session).await? {
                     return Ok(ended);
@@ -152,7 +145,6 @@ impl Node {
 }
 
 enum Ended {
-    Over,
     Dead,
     Unregistered,
 }

@@ -8,9 +8,9 @@ use super::Operations;
 use crate::domain::api_key::{ApiKey, ApiRole, Bearer};
 use crate::domain::failure::FailureKind;
 use crate::domain::ids::{ConversationId, Subject, TenantId};
-use crate::domain::record::Record;
+use crate::domain::record::{Record, State};
 use crate::domain::usage_report::{UsageQuery, UsageRow};
-use crate::store::{DAYS_AHEAD, Deletion, StoreError, TurnPage};
+use crate::store::{DAYS_AHEAD, Deletion, KnownKey, StoreError, TurnPage};
 
 /// Whether this node should get traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,14 +38,23 @@ pub enum Removal {
 impl Operations {
     /// The bearer of an API key. `None`: unknown or revoked.
     pub async fn bearer(&self, key: &ApiKey) -> Result<Option<Bearer>, StoreError> {
-        let Some(known) = self.0.store.api_key(key.hash()).await? else { return Ok(None) };
-        let role = ApiRole::parse(&known.role).ok_or_else(|| StoreError::Corrupt {
-            table: "api_keys",
-            column: "role",
-            key: known.tenant.to_string(),
-            problem: format!("unknown role {}", known.role),
-        })?;
-        Ok(Some(Bearer { tenant: known.tenant, role, subject: known.subject }))
+        self.0.store.api_key(key.hash()).await?.map(bearer).transpose()
+    }
+
+    /// The bearer of an API key and, where a verdict stands under the idempotency key of an arrival,
+    /// that one as well: a retry of what is done costs one round trip.
+    pub async fn bearer_and_verdict(
+        &self,
+        key: &ApiKey,
+        operation: Uuid,
+    ) -> Result<Option<(Bearer, Option<Box<Record>>)>, StoreError> {
+        let known = self.0.store.api_key_and_record(key.hash(), operation).await?;
+        let Some((known, record)) = known else { return Ok(None) };
+        let verdict = record.filter(|record| {
+            // Anything else may change until it is acted upon, and is read again by the claim.
+            matches!(record.state, State::Committed(_) | State::FailedFinal(_))
+        });
+        Ok(Some((bearer(known)?, verdict.map(Box::new))))
     }
 
     /// The record under a key, as far as `subject` may see it; `None` for the subject sees all.
@@ -71,7 +80,7 @@ impl Operations {
         if self.0.store.cancel(tenant.clone(), key, subject.clone(), kind).await? {
             // A run at another node learns it from its next beat; it cannot write meanwhile.
             self.0.runs.cancel(&tenant, key);
-            self.0.waiting.wake(&tenant, key);
+            self.0.waiting.wake(&tenant, key, None);
             tracing::info!(event = "cancelled", tenant_id = %tenant, "a run was cancelled");
         }
         self.record(tenant, key, subject.as_ref()).await
@@ -136,4 +145,14 @@ impl Operations {
             Ok(_) => Readiness::Ready { warnings: Vec::new() },
         }
     }
+}
+
+fn bearer(known: KnownKey) -> Result<Bearer, StoreError> {
+    let role = ApiRole::parse(&known.role).ok_or_else(|| StoreError::Corrupt {
+        table: "api_keys",
+        column: "role",
+        key: known.tenant.to_string(),
+        problem: format!("unknown role {}", known.role),
+    })?;
+    Ok(Bearer { tenant: known.tenant, role, subject: known.subject })
 }

@@ -1,7 +1,9 @@
 //! Arrivals that wait for somebody else's run.
 //!
 //! Those of a run in this node are woken when it ends. Runs of other nodes are looked at by one poll
-//! per node, however many wait: a notification in every commit would cost all of them more.
+//! per node, however many wait: a notification in every commit would cost all of them more. Whoever is
+//! woken by a verdict is handed it: thousands that read it for themselves would stand before the
+//! database for seconds.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +13,9 @@ use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::clock::Clock;
-use crate::domain::ids::TenantId;
+use crate::domain::hash::RequestHash;
+use crate::domain::ids::{RequestId, TenantId};
+use crate::domain::record::{Record, State, StoredAnswer};
 use crate::lifecycle::Lifecycle;
 use crate::store::Store;
 
@@ -22,14 +26,42 @@ const AT_ONCE: usize = 1_000;
 
 type WaitKey = (TenantId, Uuid);
 
+/// How an operation ended, for whoever asked the same.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// The meaning of the request that it answers.
+    pub hash: RequestHash,
+    pub answer: Arc<StoredAnswer>,
+    /// The run that produced it.
+    pub run: RequestId,
+}
+
+impl Verdict {
+    fn of(record: Record) -> Option<Self> {
+        let (hash, run) = (record.request_hash, record.guard.request_id);
+        match record.state {
+            State::Committed(Some(answer)) | State::FailedFinal(Some(answer)) => {
+                Some(Self { hash, run, answer: Arc::new(answer) })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What those who wait for a run are told, and how often they were.
+#[derive(Debug, Clone, Default)]
+struct Told {
+    times: u64,
+    verdict: Option<Verdict>,
+}
+
 /// Who waits for which run. Clones are one and the same.
 #[derive(Debug, Clone, Default)]
 pub struct Waiting(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The value counts the times that this key was woken.
-    waited: Mutex<HashMap<WaitKey, watch::Sender<u64>>>,
+    waited: Mutex<HashMap<WaitKey, watch::Sender<Told>>>,
     somebody: Notify,
 }
 
@@ -37,7 +69,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct Ticket {
     key: WaitKey,
-    woken: watch::Receiver<u64>,
+    woken: watch::Receiver<Told>,
     waiting: Waiting,
 }
 
@@ -47,16 +79,16 @@ impl Waiting {
         let key = (tenant.clone(), key);
         let woken = {
             let mut waited = self.lock();
-            waited.entry(key.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe()
+            waited.entry(key.clone()).or_default().subscribe()
         };
         self.0.somebody.notify_one();
         Ticket { key, woken, waiting: self.clone() }
     }
 
-    /// The run under this key has ended, or has nobody any more.
-    pub fn wake(&self, tenant: &TenantId, key: Uuid) {
+    /// The run under this key has ended, with this verdict if with any, or has nobody any more.
+    pub fn wake(&self, tenant: &TenantId, key: Uuid, verdict: Option<Verdict>) {
         if let Some(sender) = self.lock().get(&(tenant.clone(), key)) {
-            sender.send_modify(|woken| *woken += 1);
+            sender.send_modify(|told| *told = Told { times: told.times + 1, verdict });
         }
     }
 
@@ -81,7 +113,13 @@ impl Waiting {
         }
         for keys in waited.chunks(AT_ONCE) {
             match store.no_longer_running(keys.to_vec()).await {
-                Ok(ended) => ended.iter().for_each(|(tenant, key)| self.wake(tenant, *key)),
+                Ok(ended) => {
+                    for (tenant, key) in ended {
+                        // Read once for all who wait; where that fails, each looks for itself.
+                        let record = store.record(tenant.clone(), key).await.ok().flatten();
+                        self.wake(&tenant, key, record.and_then(Verdict::of));
+                    }
+                }
                 Err(error) => tracing::warn!(
                     event = "waiting_blind",
                     %error,
@@ -92,7 +130,7 @@ impl Waiting {
         clock.sleep(POLL_EVERY).await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<WaitKey, watch::Sender<u64>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<WaitKey, watch::Sender<Told>>> {
         // The map is whole between any two statements that hold the lock.
         self.0.waited.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,10 +142,12 @@ impl Ticket {
         self.key.1 == key
     }
 
-    /// Ready once the run has ended or has nobody any more, counted from the last wait.
-    pub async fn woken(&mut self) {
+    /// Ready once the run has ended or has nobody any more, counted from the last wait; with its
+    /// verdict, where there is one.
+    pub async fn woken(&mut self) -> Option<Verdict> {
         // The sender lives in the map as long as anybody waits.
         drop(self.woken.changed().await);
+        self.woken.borrow_and_update().verdict.clone()
     }
 }
 

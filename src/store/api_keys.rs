@@ -3,9 +3,10 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::Store;
 use super::error::StoreError;
+use super::{Store, record};
 use crate::domain::ids::{ApiKeyId, Subject, TenantId};
+use crate::domain::record::Record;
 
 /// A key to be kept.
 #[derive(Debug, Clone)]
@@ -56,6 +57,29 @@ impl Store {
                         role: row.role,
                         subject: row.subject.map(Subject::new),
                     }))
+                })
+            })
+            .await
+    }
+
+    /// The bearer of a key that is not revoked, and what stands under an idempotency key of the
+    /// same tenant, in one round trip.
+    pub async fn api_key_and_record(
+        &self,
+        hash: [u8; 32],
+        key: Uuid,
+    ) -> Result<Option<(KnownKey, Option<Record>)>, StoreError> {
+        self.database
+            .run("api_keys.find_with_record", move |connection| {
+                Box::pin(async move {
+                    let row = record::read_with_bearer(connection, &hash[..], key).await?;
+                    let Some(mut row) = row else { return Ok(None) };
+                    let (tenant, role) = (row.bearer_tenant.take(), row.bearer_role.take());
+                    let (Some(tenant), Some(role)) = (tenant, role) else { return Ok(None) };
+                    let tenant = TenantId::new(tenant);
+                    let subject = row.bearer_subject.take().map(Subject::new);
+                    let record = row.record(&tenant, key)?;
+                    Ok(Some((KnownKey { tenant, role, subject }, record)))
                 })
             })
             .await

@@ -232,7 +232,7 @@ impl Store {
                     sqlx::raw_sql(
                         "set local statement_timeout = 0; set local plan_cache_mode = force_custom_plan; \
                          set local work_mem = '64MB'; set local enable_nestloop = off; \
-                         set local enable_mergejoin = off",
+                         set local enable_mergejoin = off; set local enable_seqscan = on",
                     )
                     .execute(&mut *transaction)
                     .await?;

@@ -32,10 +32,10 @@ impl Store {
                                 and ($3::text is null or r.subject = $3)
                             returning r.tenant_id, r.idempotency_key, r.conversation_id),
                         freed as (
-                            update conversations c set active_key = null from ended
-                            where c.tenant_id = ended.tenant_id
-                                and c.conversation_id = ended.conversation_id
-                                and c.active_key = ended.idempotency_key)
+                            update conversations c set active_key = null
+                            where c.tenant_id = $1
+                                and c.conversation_id = (select conversation_id from ended)
+                                and c.active_key = $2)
                         select count(*) as "ended!" from ended"#,
                         tenant.as_str(),
                         key,

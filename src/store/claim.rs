@@ -253,9 +253,10 @@ impl Store {
                 Box::pin(async move {
                     let head = sqlx::query_scalar!(
                         "/* claim.head */
-                        select c.head_seq from request_records r
-                        join conversations c using (tenant_id, conversation_id)
-                        where r.tenant_id = $1 and r.idempotency_key = $2 and r.day = $3",
+                        select head_seq from conversations
+                        where tenant_id = $1 and conversation_id = (select conversation_id
+                            from request_records
+                            where tenant_id = $1 and idempotency_key = $2 and day = $3)",
                         at.tenant.as_str(),
                         at.key,
                         at.day,

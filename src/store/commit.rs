@@ -137,9 +137,9 @@ async fn write_chat(
             returning tenant_id, idempotency_key, day, operation_id, request_id, conversation_id,
                 endpoint, subject),
         held as (
-            update conversations c set head_seq = c.head_seq + 2, active_key = null from mine
-            where c.tenant_id = mine.tenant_id and c.conversation_id = mine.conversation_id
-                and c.active_key = mine.idempotency_key and c.head_seq = $8
+            update conversations c set head_seq = c.head_seq + 2, active_key = null
+            where c.tenant_id = $1 and c.conversation_id = (select conversation_id from mine)
+                and c.active_key = $2 and c.head_seq = $8
             returning c.head_seq),
         won as (select mine.*, held.head_seq from mine join held on true),
         turn as (

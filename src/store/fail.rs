@@ -45,9 +45,10 @@ impl Store {
                                 and state = 'in_progress' and fence = $4 and request_id = $5
                             returning tenant_id, idempotency_key, conversation_id),
                         freed as (
-                            update conversations c set active_key = null from ended
-                            where c.tenant_id = ended.tenant_id and c.conversation_id = ended.conversation_id
-                                and c.active_key = ended.idempotency_key),
+                            update conversations c set active_key = null
+                            where c.tenant_id = $1
+                                and c.conversation_id = (select conversation_id from ended)
+                                and c.active_key = $2),
                         calls as (
                             insert into provider_calls (tenant_id, operation_id, request_id, call_no, counted,
                                 provider, model, route, status, failure_kind, changed, input_tokens,

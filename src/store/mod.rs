@@ -49,6 +49,7 @@ pub use nodes::{Beat, BeatingRun, NodeSession, Registration};
 pub use partitions::{DAYS_AHEAD, Partition, Runway, Standing, partition_name};
 pub use reclaim::{Counting, ReclaimOutcome};
 pub use retire::{Dropping, PartitionSession, Reader};
+pub use session::SESSION_SETTINGS;
 pub use stock::PartitionStock;
 
 use crate::clock::Clock;

@@ -27,7 +27,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long a dead node stays in the table, for people to see.
 const DEAD_KEPT: Duration = Duration::from_secs(24 * 3_600);
 
-/// The session on which a node beats and holds its lock.
+/// The session on which a node beats and holds its lock. Dropped, it closes, which gives the lock back.
 pub struct NodeSession {
     connection: PgConnection,
     clock: Clock,
@@ -338,12 +338,6 @@ impl NodeSession {
                 .collect())
         })
         .await
-    }
-
-    /// Gives the lock back and closes.
-    pub async fn close(self) {
-        // The server notices a closed socket as well; nothing hangs on the farewell.
-        drop(within(&self.clock, async { Ok(self.connection.close().await?) }).await);
     }
 }
 

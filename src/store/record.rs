@@ -1,6 +1,6 @@
 //! Reading a record: one statement, one snapshot, with all that a decision needs to know.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, NaiveDate, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -16,6 +16,39 @@ pub(super) struct KeyRow {
     pub record: Option<Record>,
 }
 
+/// A record as it is read, and whom an API key belongs to where one was looked up with it. Everything
+/// is absent where no row stands.
+pub(super) struct Row {
+    pub bearer_tenant: Option<String>,
+    pub bearer_role: Option<String>,
+    pub bearer_subject: Option<String>,
+    key_day: Option<NaiveDate>,
+    operation_id: Option<Uuid>,
+    key_source: Option<String>,
+    endpoint: Option<String>,
+    subject: Option<String>,
+    conversation_id: Option<String>,
+    request_hash: Option<Vec<u8>>,
+    state: Option<String>,
+    fence: Option<i64>,
+    attempts: Option<i32>,
+    quota_hits: Option<i32>,
+    heartbeat_at: Option<DateTime<Utc>>,
+    first_claimed_at: Option<DateTime<Utc>>,
+    claimed_at: Option<DateTime<Utc>>,
+    completed_at: Option<DateTime<Utc>>,
+    request_id: Option<Uuid>,
+    response_status: Option<i32>,
+    response: Option<Vec<u8>>,
+    failure_kind: Option<String>,
+    failure_final: Option<bool>,
+    erased_at: Option<DateTime<Utc>>,
+    known_owner: Option<i64>,
+    owner_dead_at: Option<DateTime<Utc>>,
+    epoch: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+}
+
 /// Reads key, day and record in a statement, and so in a snapshot, of its own. `with_answer` says
 /// whether the stored answer is wanted too.
 pub(super) async fn read(
@@ -24,9 +57,11 @@ pub(super) async fn read(
     key: Uuid,
     with_answer: bool,
 ) -> Result<Option<KeyRow>, StoreError> {
-    let row = sqlx::query!(
+    let row = sqlx::query_as!(
+        Row,
         r#"/* record.read */
-        select k.day as "key_day!", r.operation_id as "operation_id?", r.key_source as "key_source?",
+        select null::text as bearer_tenant, null::text as bearer_role, null::text as bearer_subject,
+            k.day as "key_day?", r.operation_id as "operation_id?", r.key_source as "key_source?",
             r.endpoint as "endpoint?", r.subject as "subject?", r.conversation_id as "conversation_id?",
             r.request_hash as "request_hash?", r.state as "state?", r.fence as "fence?",
             r.attempts as "attempts?", r.quota_hits as "quota_hits?", r.heartbeat_at as "heartbeat_at?",
@@ -50,61 +85,107 @@ pub(super) async fn read(
     .fetch_optional(&mut *connection)
     .await?;
     let Some(row) = row else { return Ok(None) };
-    let Some(operation_id) = row.operation_id else {
-        return Ok(Some(KeyRow { record: None }));
-    };
+    Ok(Some(KeyRow { record: row.record(tenant, key)? }))
+}
 
-    let corrupt = |column: &'static str| corrupt(column, key);
-    let owner = Owner::of(row.known_owner, row.owner_dead_at);
-    let answer = match (row.response_status, row.response) {
-        (Some(status), Some(body)) => {
-            let status = status.try_into().map_err(|_| corrupt("response_status")("no status"))?;
-            Some(StoredAnswer { status, body })
-        }
-        _ => None,
-    };
-    let state = match (row.state.as_deref(), row.failure_final) {
-        (Some("in_progress"), _) => State::InProgress,
-        (Some("committed"), _) => State::Committed(answer),
-        (Some("failed"), Some(true)) => State::FailedFinal(answer),
-        (Some("failed"), Some(false)) => State::FailedPassing,
-        _ => return Err(corrupt("state")("unknown state")),
-    };
-    let hash: [u8; 32] = (row.request_hash.unwrap_or_default())
-        .try_into()
-        .map_err(|_| corrupt("request_hash")("not 32 bytes"))?;
-    let time = |at: Option<DateTime<Utc>>, column| at.ok_or_else(|| corrupt(column)("missing"));
-    let count = |count: Option<i32>, column| {
-        count.and_then(|n| u32::try_from(n).ok()).ok_or_else(|| corrupt(column)("no count"))
-    };
-    let record = Record {
-        at: RecordKey { tenant: tenant.clone(), key, day: row.key_day },
-        guard: Guard {
-            fence: Fence(row.fence.ok_or_else(|| corrupt("fence")("missing"))?),
-            request_id: RequestId(row.request_id.ok_or_else(|| corrupt("request_id")("missing"))?),
-        },
-        operation_id: OperationId(operation_id),
-        endpoint: row.endpoint.ok_or_else(|| corrupt("endpoint")("missing"))?,
-        key_source: row.key_source.ok_or_else(|| corrupt("key_source")("missing"))?,
-        subject: row.subject.map(Subject::new),
-        conversation_id: row.conversation_id.map(ConversationId::new),
-        request_hash: RequestHash(hash),
-        state,
-        attempts: count(row.attempts, "attempts")?,
-        quota_hits: count(row.quota_hits, "quota_hits")?,
-        failure_kind: row.failure_kind,
-        first_claimed_at: time(row.first_claimed_at, "first_claimed_at")?,
-        claimed_at: time(row.claimed_at, "claimed_at")?,
-        completed_at: row.completed_at,
-        erased: row.erased_at.is_some(),
-        liveness: LivenessFacts {
-            now: row.now,
-            heartbeat_at: time(row.heartbeat_at, "heartbeat_at")?,
-            owner,
-            epoch: row.epoch,
-        },
-    };
-    Ok(Some(KeyRow { record: Some(record) }))
+/// Whom an API key belongs to, and the record under an idempotency key of that tenant's, in one
+/// statement: what an arrival asks before anything else.
+pub(super) async fn read_with_bearer(
+    connection: &mut PgConnection,
+    key_hash: &[u8],
+    key: Uuid,
+) -> Result<Option<Row>, StoreError> {
+    Ok(sqlx::query_as!(
+        Row,
+        r#"/* record.read_with_bearer */
+        select a.tenant_id as "bearer_tenant?", a.role as "bearer_role?", a.subject as "bearer_subject?",
+            k.day as "key_day?", r.operation_id as "operation_id?", r.key_source as "key_source?",
+            r.endpoint as "endpoint?", r.subject as "subject?", r.conversation_id as "conversation_id?",
+            r.request_hash as "request_hash?", r.state as "state?", r.fence as "fence?",
+            r.attempts as "attempts?", r.quota_hits as "quota_hits?", r.heartbeat_at as "heartbeat_at?",
+            r.first_claimed_at as "first_claimed_at?", r.claimed_at as "claimed_at?",
+            r.completed_at as "completed_at?", r.request_id as "request_id?",
+            r.response_status as "response_status?",
+            r.response as "response?", r.failure_kind as "failure_kind?",
+            r.failure_final as "failure_final?", r.erased_at as "erased_at?",
+            n.node_id as "known_owner?", n.dead_at as "owner_dead_at?",
+            (select first_seen from server_epoch
+                where server_start = pg_postmaster_start_time()) as "epoch?", clock_timestamp() as "now!"
+        from api_keys a
+        left join request_keys k on k.tenant_id = a.tenant_id and k.idempotency_key = $2
+        left join request_records r
+            on r.tenant_id = k.tenant_id and r.idempotency_key = k.idempotency_key and r.day = k.day
+        left join nodes n on n.node_id = r.owner
+        where a.key_hash = $1 and a.revoked_at is null"#,
+        key_hash,
+        key,
+    )
+    .fetch_optional(connection)
+    .await?)
+}
+
+impl Row {
+    /// The record. `None`: there is none.
+    pub fn record(self, tenant: &TenantId, key: Uuid) -> Result<Option<Record>, StoreError> {
+        let row = self;
+        let (Some(day), Some(operation_id)) = (row.key_day, row.operation_id) else {
+            return Ok(None);
+        };
+        let corrupt = |column: &'static str| corrupt(column, key);
+        let owner = Owner::of(row.known_owner, row.owner_dead_at);
+        let answer = match (row.response_status, row.response) {
+            (Some(status), Some(body)) => {
+                let status =
+                    status.try_into().map_err(|_| corrupt("response_status")("no status"))?;
+                Some(StoredAnswer { status, body })
+            }
+            _ => None,
+        };
+        let state = match (row.state.as_deref(), row.failure_final) {
+            (Some("in_progress"), _) => State::InProgress,
+            (Some("committed"), _) => State::Committed(answer),
+            (Some("failed"), Some(true)) => State::FailedFinal(answer),
+            (Some("failed"), Some(false)) => State::FailedPassing,
+            _ => return Err(corrupt("state")("unknown state")),
+        };
+        let hash: [u8; 32] = (row.request_hash.unwrap_or_default())
+            .try_into()
+            .map_err(|_| corrupt("request_hash")("not 32 bytes"))?;
+        let time = |at: Option<DateTime<Utc>>, column| at.ok_or_else(|| corrupt(column)("missing"));
+        let count = |count: Option<i32>, column| {
+            count.and_then(|n| u32::try_from(n).ok()).ok_or_else(|| corrupt(column)("no count"))
+        };
+        let record = Record {
+            at: RecordKey { tenant: tenant.clone(), key, day },
+            guard: Guard {
+                fence: Fence(row.fence.ok_or_else(|| corrupt("fence")("missing"))?),
+                request_id: RequestId(
+                    row.request_id.ok_or_else(|| corrupt("request_id")("missing"))?,
+                ),
+            },
+            operation_id: OperationId(operation_id),
+            endpoint: row.endpoint.ok_or_else(|| corrupt("endpoint")("missing"))?,
+            key_source: row.key_source.ok_or_else(|| corrupt("key_source")("missing"))?,
+            subject: row.subject.map(Subject::new),
+            conversation_id: row.conversation_id.map(ConversationId::new),
+            request_hash: RequestHash(hash),
+            state,
+            attempts: count(row.attempts, "attempts")?,
+            quota_hits: count(row.quota_hits, "quota_hits")?,
+            failure_kind: row.failure_kind,
+            first_claimed_at: time(row.first_claimed_at, "first_claimed_at")?,
+            claimed_at: time(row.claimed_at, "claimed_at")?,
+            completed_at: row.completed_at,
+            erased: row.erased_at.is_some(),
+            liveness: LivenessFacts {
+                now: row.now,
+                heartbeat_at: time(row.heartbeat_at, "heartbeat_at")?,
+                owner,
+                epoch: row.epoch,
+            },
+        };
+        Ok(Some(record))
+    }
 }
 
 fn corrupt(column: &'static str, key: Uuid) -> impl Fn(&str) -> StoreError {

@@ -29,10 +29,12 @@ impl Store {
                                 where server_start = pg_postmaster_start_time()) as "epoch?",
                             clock_timestamp() as "now!"
                         from unnest($1::text[], $2::uuid[]) as w (tenant_id, idempotency_key)
-                        left join request_keys k
-                            on k.tenant_id = w.tenant_id and k.idempotency_key = w.idempotency_key
-                        left join request_records r on r.tenant_id = k.tenant_id
-                            and r.idempotency_key = k.idempotency_key and r.day = k.day
+                        left join lateral (
+                            select r.state, r.heartbeat_at, r.owner from request_keys k
+                            join request_records r on r.tenant_id = k.tenant_id
+                                and r.idempotency_key = k.idempotency_key and r.day = k.day
+                            where k.tenant_id = w.tenant_id and k.idempotency_key = w.idempotency_key
+                            limit 1) r on true
                         left join nodes n on n.node_id = r.owner"#,
                         &tenants,
                         &ids,

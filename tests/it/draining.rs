@@ -13,7 +13,8 @@ use crate::support::node::assert_clean;
 use crate::support::pair::{CONVERSATION, MESSAGE};
 use crate::support::process::ProcessNode;
 use crate::support::provider::{Action, Gate, Reply};
-use crate::support::{Pair, eventually};
+use crate::support::proxy::{Mode, Proxy, Target};
+use crate::support::{Pair, TestDatabase, eventually};
 
 /// Far below what a connection may take for a head (30 s) or a body (60 s), and far above what an
 /// exit takes.
@@ -242,6 +243,23 @@ async fn a_body_that_is_completed_while_draining_is_refused() {
     gate.open();
     assert_eq!(asked.await.unwrap().unwrap().status, 200);
     assert_eq!(pair.a.ended().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_silent_holds_no_exit_up() {
+    let database = TestDatabase::new().await;
+    let proxy = Proxy::start(Target::Unix(database.socket())).await;
+    let through = database.url_through(proxy.address.port());
+    let brief = ("ONCEKEY_LIMITS__DRAIN", "100ms");
+    let mut pair = Pair::on(database, &[], &[("DATABASE_URL", &through), brief]).await;
+    assert_eq!(pair.at_a.get("/readyz").await.status, 200);
+    proxy.set(Mode::Freeze);
+    let asked = pair.ask_a();
+    pair.a.until_event("node_session_lost", |_| true).await;
+    pair.a.signal("TERM").await;
+    let ended = tokio::time::timeout(SOON, pair.a.ended()).await;
+    assert!(ended.expect("the exit waits for a database").is_some());
+    drop(asked);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,11 +8,11 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use crate::postgres_private::support::{Ground, Watch, settings};
-use crate::support::Client;
 use crate::support::client::Answer;
-use crate::support::node::provider_variables;
+use crate::support::node::{new_key, provider_variables};
 use crate::support::process::{Ended, ProcessNode, run};
 use crate::support::provider::{Action, Gate, Reply, ScriptedProvider, Wire, patiently};
+use crate::support::{Client, TestDatabase, eventually};
 
 /// An empty folder to be at home in.
 struct Home(Ground);
@@ -356,4 +356,21 @@ async fn a_port_in_use_is_one_line_and_leaves_no_server_behind() {
     let [said] = said[..] else { panic!("{}", ended.stderr) };
     assert!(said.contains(&address) && said.contains("--listen"), "{said}");
     assert!(!home.0.0.join(".oncekey/postgres/data/postmaster.pid").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_output_nobody_reads_serves() {
+    let database = TestDatabase::new().await;
+    let provider = ScriptedProvider::start().await;
+    let mut node = ProcessNode::unread_on(&database, &provider).await;
+    // The last line is said once there is a key; a server that cannot say it goes on.
+    eventually("it has made an API key", || async {
+        database.count("select count(*) from api_keys").await == 1
+    })
+    .await;
+    let api_key = new_key(&database.store(), "t1", "client", None).await;
+    let client = Client::new(node.address, &api_key);
+    assert_eq!(client.chat(Uuid::new_v4(), "c1", "hello").await.status, 200);
+    node.signal("TERM").await;
+    assert_eq!(node.ended().await, Some(0));
 }

@@ -13,7 +13,8 @@ use crate::support::process::ProcessNode;
 use crate::support::provider::{Action, Gate, Reply};
 
 /// What a node says of itself and of no arrival.
-const OF_THE_NODE: [&str; 14] = [
+const OF_THE_NODE: &[&str] = &[
+    "listening",
     "node_registered",
     "node_dead",
     "node_session_lost",

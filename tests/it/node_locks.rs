@@ -19,7 +19,7 @@ async fn detector_and_node(database: &TestDatabase) -> (Store, NodeSession, Node
 
 /// Ends a node's session and waits until the server has given its lock back.
 async fn end(database: &TestDatabase, node: NodeId, session: NodeSession) {
-    session.close().await;
+    drop(session);
     eventually("the node's lock is free", || async {
         let held = format!(
             "select count(*) from pg_locks l join pg_database d on d.oid = l.database

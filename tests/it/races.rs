@@ -187,8 +187,7 @@ async fn contended_conversations_have_one_living_operation_and_lose_no_answer() 
     assert_eq!(contest.database.count(missed).await, 0, "a prompt missed an answer");
     sweep(&first).await;
     assert_clean(&first).await;
-    one.close().await;
-    other.close().await;
+    drop((one, other));
     assert_eq!(contest.database.deadlocks_once_closed([first, second]).await, 0);
 }
 
@@ -257,7 +256,7 @@ async fn every_way_to_end_or_take_a_silent_run_at_once_is_one_of_them() {
     let outcomes = i64::try_from(committed).unwrap();
     assert_eq!(database.outcomes().await, (outcomes, outcomes, outcomes));
     assert_clean(&store).await;
-    session.close().await;
+    drop(session);
     assert_eq!(database.deadlocks_once_closed([store]).await, 0);
 }
 
@@ -283,7 +282,7 @@ async fn beats_commits_and_sweeps_never_deadlock() {
                 let answers = session.beat(&all).await.unwrap();
                 assert_eq!(answers.len(), all.len());
             }
-            session.close().await;
+            drop(session);
         }
     };
     let mut tasks = JoinSet::new();

@@ -15,20 +15,27 @@ pub struct Draft {
     /// What was switched on and must be switched off again: after so many commands.
     undo: Vec<(usize, Command)>,
     calm: bool,
+    /// Whether a scene is told with gaps and pauses.
+    pub disturbed: bool,
 }
 
 const TENANTS: usize = 2;
 const CONVERSATIONS: usize = 3;
 
+/// Seeds from here on mean the scenes, each by itself.
+const SCENES: u64 = 1_000_000;
+
 /// The history of a seed.
 pub fn history(seed: u64) -> History {
+    if let Some(number) = seed.checked_sub(SCENES) {
+        return scene(usize::try_from(number).unwrap());
+    }
     let mut rng = Rng::new(seed);
     let calm = rng.percent(20);
     let nodes = (0..2 + rng.below(2)).map(|_| i64::from(rng.percent(30))).collect();
     let commands = 15 + rng.below(35);
     let max_runs = if rng.percent(20) { 4 } else { 100 };
-    let mut draft =
-        Draft { rng, nodes, operations: Vec::new(), commands: Vec::new(), undo: Vec::new(), calm };
+    let mut draft = Draft { nodes, calm, ..Draft::new(rng) };
     let first_days = draft.nodes.clone();
     while draft.commands.len() < commands {
         draft.step();
@@ -37,7 +44,28 @@ pub fn history(seed: u64) -> History {
     History { seed, nodes: first_days, calm, max_runs, operations, commands }
 }
 
+/// One scene and nothing else, on three nodes.
+pub fn scene(number: usize) -> History {
+    let seed = SCENES + number as u64;
+    let mut draft = Draft { disturbed: false, nodes: vec![0, 0, 0], ..Draft::new(Rng::new(seed)) };
+    scenes::ALL[number](&mut draft);
+    let Draft { operations, commands, .. } = draft;
+    History { seed, nodes: vec![0, 0, 0], calm: false, max_runs: 100, operations, commands }
+}
+
 impl Draft {
+    fn new(rng: Rng) -> Self {
+        Self {
+            rng,
+            nodes: Vec::new(),
+            operations: Vec::new(),
+            commands: Vec::new(),
+            undo: Vec::new(),
+            calm: false,
+            disturbed: true,
+        }
+    }
+
     pub fn push(&mut self, command: Command) {
         self.commands.push(command);
         for (left, _) in &mut self.undo {
@@ -119,7 +147,10 @@ impl Draft {
             }
             _ if self.calm => {}
             67..83 => self.disturb(),
-            _ => scenes::any(self),
+            _ => {
+                let scene = *self.rng.pick(&scenes::ALL);
+                scene(self);
+            }
         }
     }
 

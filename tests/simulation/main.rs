@@ -65,6 +65,16 @@ async fn random_histories_keep_every_promise() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_scene_by_itself_keeps_every_promise() {
+    let settings = Settings::of_process();
+    if settings.is_about_one() {
+        return;
+    }
+    let scenes = (0..scenes::ALL.len()).map(generate::scene);
+    lanes::run(&settings.with_lanes(1), "scenes", scenes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn histories_that_once_failed_keep_every_promise() {
     let settings = Settings::of_process();
     if settings.is_about_one() {

@@ -23,6 +23,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 pub struct Node {
     pub number: usize,
     pub days: i64,
+    starts: usize,
     variables: Vec<(String, String)>,
     pool: Proxy,
     beats: Proxy,
@@ -60,6 +61,7 @@ impl Node {
         Self {
             number,
             days,
+            starts: 0,
             variables,
             pool: Proxy::start(Target::Unix(database.socket())).await,
             beats: Proxy::start(Target::Unix(database.socket())).await,
@@ -84,13 +86,20 @@ impl Node {
         if self.is_running() {
             return Ok(());
         }
+        self.starts += 1;
         let mut variables = self.variables.clone();
         let direct = database.url_through(self.beats.address.port());
         variables.push(("ONCEKEY_DATABASE_URL_DIRECT".to_owned(), direct));
         let options = NodeOptions {
             faults: self.holds.faults(),
             clock_offset: Duration::from_secs(u64::try_from(days).unwrap() * 86_400),
-            database_url: Some(database.url_through(self.pool.address.port())),
+            // Every connection says whose it is, for the watch in the database.
+            database_url: Some(format!(
+                "{}&options=-c%20sim.node%3D{}.{}",
+                database.url_through(self.pool.address.port()),
+                self.number,
+                self.starts
+            )),
             ..NodeOptions::default()
         };
         let setup = setup(database, variables, options);

@@ -8,29 +8,27 @@ use super::history::Command::{
 };
 use super::history::{Command, Fault as Meets, Line as Wire, Place, Way};
 
-/// One of them.
-pub fn any(draft: &mut Draft) {
-    match draft.rng.below(11) {
-        0 => the_sleeper_wakes(draft),
-        1 => a_commit_on_the_way(draft),
-        2 => the_answer_to_the_commit_is_lost(draft),
-        3 => a_forgotten_claim(draft),
-        4 => two_sides_of_midnight(draft),
-        5 => a_stolen_conversation(draft),
-        6 => a_key_that_outlived_its_day(draft),
-        7 => a_key_used_twice(draft),
-        8 => the_sweep_meets_a_takeover(draft),
-        9 => a_conversation_deleted_under_a_run(draft),
-        _ => cancelled_on_the_way(draft),
-    }
-}
+/// All of them.
+pub const ALL: [fn(&mut Draft); 11] = [
+    the_sleeper_wakes,
+    a_commit_on_the_way,
+    the_answer_to_the_commit_is_lost,
+    a_forgotten_claim,
+    two_sides_of_midnight,
+    a_stolen_conversation,
+    a_key_that_outlived_its_day,
+    a_key_used_twice,
+    the_sweep_meets_a_takeover,
+    a_conversation_deleted_under_a_run,
+    cancelled_on_the_way,
+];
 
 fn tell(draft: &mut Draft, steps: &[Command]) {
     for step in steps {
-        if draft.rng.percent(97) {
+        if !draft.disturbed || draft.rng.percent(97) {
             draft.push(*step);
         }
-        if draft.rng.percent(10) {
+        if draft.disturbed && draft.rng.percent(10) {
             let ms = draft.rng.below(60) as u64;
             draft.push(Pause { ms });
         }

@@ -107,14 +107,21 @@ pub async fn terminate(database: &TestDatabase, session: usize) {
     drop(sqlx::raw_sql(AssertSqlSafe(sql)).execute(&database.pool).await);
 }
 
-/// Kills the process of one session, which the server answers with a recovery.
+/// Kills the process of one session, which the server answers with a recovery. Ready once it has
+/// begun: a moment earlier the other sessions still answer.
 pub async fn crash(database: &TestDatabase, session: usize) {
+    let Ok(mut witness) = database.pool.acquire().await else { return };
     let pid: Result<Option<i32>, _> =
-        sqlx::query_scalar(AssertSqlSafe(nth(session))).fetch_optional(&database.pool).await;
-    if let Ok(Some(pid)) = pid {
-        let kill = tokio::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-        drop(kill.await);
-    }
+        sqlx::query_scalar(AssertSqlSafe(nth(session))).fetch_optional(&mut *witness).await;
+    let Ok(Some(pid)) = pid else { return };
+    let kill = tokio::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+    drop(kill.await);
+    let cut = async {
+        while sqlx::query("select 1").execute(&mut *witness).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    drop(tokio::time::timeout(Duration::from_millis(500), cut).await);
 }
 
 /// Every run in progress has been silent for an hour, and the server is older than that.
@@ -130,7 +137,7 @@ pub async fn age(database: &TestDatabase) {
 pub async fn watch(database: &TestDatabase, calm: bool) {
     database.execute(include_str!("watch.sql")).await;
     // As the nodes are configured: two beats of grace.
-    let (stale_after, grace) = if calm { ("60s", "12s") } else { ("2s", "400ms") };
+    let (stale_after, grace) = if calm { ("60s", "12s") } else { ("3s", "400ms") };
     database
         .execute(&format!("insert into sim_rules values ('{stale_after}', '{grace}', {calm})"))
         .await;

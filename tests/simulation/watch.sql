@@ -3,6 +3,8 @@
 create table sim_rules (stale_after interval not null, grace interval not null, calm boolean not null);
 create table sim_wrong (at timestamptz not null default clock_timestamp(), what text not null);
 create table sim_births (tenant_id text, idempotency_key uuid, operation_id uuid);
+-- Which start of which node won a claim; it says so with every connection that it makes.
+create table sim_claims (request_id uuid primary key, node text);
 
 create function sim_complain(what text, old_row request_records, new_row request_records)
 returns void language sql as $$
@@ -26,6 +28,7 @@ declare
     nobody request_records;
 begin
     insert into sim_births values (new.tenant_id, new.idempotency_key, new.operation_id);
+    insert into sim_claims values (new.request_id, current_setting('sim.node', true));
     if new.state <> 'in_progress' or new.fence <> 1 then
         perform sim_complain('born wrong', nobody, new);
     end if;
@@ -43,7 +46,13 @@ declare
     was text := case when old.state = 'failed' and old.failure_final then 'over'
         when old.state = 'failed' then 'passing' when old.state = 'committed' then 'over'
         else old.state end;
+    -- Anybody may end a run that nobody owns, and cancel one.
+    ends_own boolean := new.state = 'committed'
+        or new.failure_kind not in ('abandoned', 'gave_up', 'cancelled');
 begin
+    if new.state = 'in_progress' and next_run then
+        insert into sim_claims values (new.request_id, current_setting('sim.node', true));
+    end if;
     if was = 'over' then
         if new.state <> old.state or not same_run or new.erased_at is null
             or new.response is not null then
@@ -62,6 +71,9 @@ begin
         perform sim_complain('ended by another run', old, new);
     elsif new.failure_kind in ('abandoned', 'gave_up') and not sim_unowned(old) then
         perform sim_complain('ended while it lived', old, new);
+    elsif ends_own and current_setting('sim.node', true) is distinct from
+            (select node from sim_claims where request_id = old.request_id) then
+        perform sim_complain('ended by a node that does not run it', old, new);
     end if;
     return null;
 end $$;

@@ -47,7 +47,7 @@ impl Answer {
 pub struct Client {
     pub base: String,
     pub key: String,
-    http: reqwest::Client,
+    pub http: reqwest::Client,
 }
 
 impl Client {

@@ -43,10 +43,19 @@ impl ProcessNode {
         provider: &ScriptedProvider,
         also: &[(&str, &str)],
     ) -> Self {
-        let mut variables = provider_variables(provider, Wire::Anthropic);
-        variables.push(("DATABASE_URL".to_owned(), database.url.clone()));
-        variables.extend(also.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())));
-        Self::begin(oncekey(None, &["serve"], &variables))
+        Self::begin(oncekey(None, &["serve"], &variables_on(database, provider, also)))
+    }
+
+    /// The same with nobody at the other end of its standard output.
+    pub async fn unread_on(database: &TestDatabase, provider: &ScriptedProvider) -> Self {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = oncekey(None, &["serve"], &variables_on(database, provider, &[]));
+        command.stdout(writer);
+        let mut node = Self::begin(command);
+        let line = node.until_event("listening", |_| true).await;
+        node.address = line["address"].as_str().unwrap().parse().unwrap();
+        node
     }
 
     /// The same with a folder to be at home in, where everything goes that is not named elsewhere.
@@ -57,7 +66,7 @@ impl ProcessNode {
 
     fn begin(mut command: Command) -> Self {
         let mut child = command.kill_on_drop(true).spawn().unwrap();
-        let stdout = collect(child.stdout.take().unwrap());
+        let stdout = child.stdout.take().map(collect).unwrap_or_default();
         let stderr = collect(child.stderr.take().unwrap());
         let address = SocketAddr::from(([0, 0, 0, 0], 0));
         Self { child, address, stdout, stderr }
@@ -158,6 +167,17 @@ pub async fn run(folder: &Path, arguments: &[&str], variables: &[(String, String
     let output = patiently("a command to end", output).await.unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn variables_on(
+    database: &TestDatabase,
+    provider: &ScriptedProvider,
+    also: &[(&str, &str)],
+) -> Vec<(String, String)> {
+    let mut variables = provider_variables(provider, Wire::Anthropic);
+    variables.push(("DATABASE_URL".to_owned(), database.url.clone()));
+    variables.extend(also.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())));
+    variables
 }
 
 /// The binary with nothing of this process's environment but its search path.
