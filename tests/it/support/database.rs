@@ -15,7 +15,6 @@ use uuid::Uuid;
 
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
 static NEXT: AtomicU32 = AtomicU32::new(1);
-const TEMPLATE: &str = "template_of_tests";
 
 /// An empty, migrated database.
 pub struct TestDatabase {
@@ -36,31 +35,46 @@ async fn cluster() -> &'static Cluster {
                     .parameter("fsync", "off")
                     .parameter("full_page_writes", "off")
                     .parameter("max_connections", "400");
-            let cluster = tokio::task::spawn_blocking(move || start_or_attach(&settings))
-                .await
-                .unwrap()
-                .unwrap();
+            let cluster = tokio::task::spawn_blocking(move || start_empty(&settings)).await;
+            let cluster = cluster.unwrap();
             make_template(&cluster).await;
             cluster
         })
         .await
 }
 
+/// Making a cluster takes a second; dropping the databases of an earlier run takes longer than the
+/// tests, so its cluster is put aside and cleared away beside them. Where another test process has it
+/// already, it is shared as it is.
+fn start_empty(settings: &ClusterSettings) -> Cluster {
+    let cluster = start_or_attach(settings).unwrap();
+    if cluster.fresh() || !cluster.owned() {
+        return cluster;
+    }
+    let home = cluster.data_dir().to_owned();
+    cluster.stop().unwrap();
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::rename(home, folder.join(format!("trash-{}", std::process::id()))).unwrap();
+    // What this process does not come to the end of, the next one does.
+    std::thread::spawn(move || {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            if entry.file_name().to_string_lossy().starts_with("trash-") {
+                drop(std::fs::remove_dir_all(entry.path()));
+            }
+        }
+    });
+    start_or_attach(settings).unwrap()
+}
+
+fn template() -> String {
+    format!("template_{}", std::process::id())
+}
+
 async fn make_template(cluster: &Cluster) {
     let mut admin = PgConnection::connect(&cluster.connection_url()).await.unwrap();
-    let old: Vec<String> = sqlx::query_scalar(
-        "select datname::text from pg_database where datname like 'test_%' or datname = $1",
-    )
-    .bind(TEMPLATE)
-    .fetch_all(&mut admin)
-    .await
-    .unwrap();
-    for name in old {
-        execute(&mut admin, &format!("drop database \"{name}\" with (force)")).await;
-    }
-    execute(&mut admin, &format!("create database {TEMPLATE}")).await;
+    execute(&mut admin, &format!("create database {}", template())).await;
     let options: PgConnectOptions = cluster.connection_url().parse().unwrap();
-    let mut template = options.database(TEMPLATE).connect().await.unwrap();
+    let mut template = options.database(&template()).connect().await.unwrap();
     sqlx::migrate!().run(&mut template).await.unwrap();
     template.close().await.unwrap();
 }
@@ -84,7 +98,7 @@ impl TestDatabase {
         let cluster = cluster().await;
         let name = format!("test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut admin = PgConnection::connect(&cluster.connection_url()).await.unwrap();
-        execute(&mut admin, &format!("create database {name} template {TEMPLATE}")).await;
+        execute(&mut admin, &format!("create database {name} template {}", template())).await;
         admin.close().await.unwrap();
         let url = url_of(&cluster.connection_url(), &name);
         let pool = PgPoolOptions::new().max_connections(8).connect(&url).await.unwrap();
