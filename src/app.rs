@@ -17,7 +17,8 @@ use crate::faults::Faults;
 use crate::http::{Http, RenderMetrics, ServerSettings, router, serve};
 use crate::lifecycle::Lifecycle;
 use crate::operation::{
-    BeatingRuns, MissingKey, Model, Models, Node, OperationSettings, Operations, Slots,
+    BeatingRuns, MissingKey, Model, Models, Node, OperationSettings, Operations, Refused,
+    Rejections, Slots,
 };
 use crate::provider::{self, Provider, ProviderKind, ProviderSettings, Route};
 use crate::store::{Store, StoreError, StoreSettings};
@@ -227,7 +228,13 @@ fn models(config: &Config, clock: &Clock) -> Result<Models, AppError> {
     let mut models = Models::new();
     for (name, settings) in &config.providers {
         let built = built(name, settings, clock)?;
-        let slots = Slots::new(settings.max_concurrency as usize, settings.slot_wait);
+        let slots = Slots::new(
+            name,
+            settings.max_concurrency as usize,
+            settings.slot_wait,
+            config.retry.total_wait,
+            clock.clone(),
+        );
         for (model_name, model) in &config.models {
             if model.provider != *name {
                 continue;
@@ -241,6 +248,11 @@ fn models(config: &Config, clock: &Clock) -> Result<Models, AppError> {
                 temperature: model.temperature,
                 prices: model.prices,
                 system: model.system.as_str().into(),
+                rules: model.rules.clone(),
+                tiers: model.tiers.clone(),
+                refused: Refused::default(),
+                identity: Model::identity(name, &model.upstream, &model.system, &model.tiers),
+                rejections: Rejections::default(),
             };
             models.insert(model_name.clone(), model);
         }

@@ -11,6 +11,7 @@
 mod check;
 mod file;
 mod layers;
+mod models;
 mod secret;
 mod sections;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use std::time::Duration;
 pub use secret::{DatabaseUrl, Secret, SecretVariable};
 pub use sections::{Chat, Idempotency, Limits, MissingKey, Parse, Retention, Retry};
 
+use crate::domain::rules::AnswerRules;
 use crate::domain::usage::Prices;
 
 /// The whole configuration, checked. Its `Debug` shows no secret.
@@ -126,6 +128,11 @@ pub struct Model {
     pub prices: Prices,
     /// The system prompt; empty for none.
     pub system: String,
+    /// The models to ask in turn where a filter stopped this one's answer, each a key of
+    /// [`Config::models`].
+    pub tiers: Vec<String>,
+    /// What its answers must keep.
+    pub rules: AnswerRules,
 }
 
 /// Where the outbox relay delivers events.

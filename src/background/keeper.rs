@@ -70,6 +70,10 @@ impl Keeper {
         if !session.alone().await? {
             return session.close().await;
         }
+        let inputs = self.store.forget_refused_inputs().await?;
+        if inputs > 0 {
+            tracing::info!(event = "refused_inputs_forgotten", inputs, "refused inputs forgotten");
+        }
         drop_old(&mut session, &DropRule::of(self.retention), PATIENCE, &self.clock, log).await?;
         let partitions = session.partitions().await?;
         if cleaned.as_ref() != Some(&partitions) {

@@ -6,25 +6,23 @@ use std::time::Duration;
 
 use url::Url;
 
-use super::file::{File, Kind, ModelSection, ProviderSection, RouteEntry, SinkEntry, SinkKind};
+use super::file::{File, Kind, ProviderSection, RouteEntry, SinkEntry, SinkKind};
 use super::layers::Layers;
+use super::models;
 use super::{
-    Config, ConfigError, Database, DatabaseUrl, Environment, Model, Provider, ProviderKind, Route,
+    Config, ConfigError, Database, DatabaseUrl, Environment, Provider, ProviderKind, Route,
     SecretVariable, Simulated, Sink, Upstream,
 };
-use crate::domain::usage::Prices;
 
 /// The name of the provider that serves where none is configured, and that needs no `kind`.
-const SIMULATED: &str = "simulated";
-/// The model of a request that names none.
-const DEFAULT_MODEL: &str = "default";
+pub(super) const SIMULATED: &str = "simulated";
 /// The longest wait that `Prefer` may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(900);
 /// Beats that fit into the silence after which a run counts as lost: one lost, one late, one more.
 const BEATS_UNTIL_STALE: u32 = 3;
 
 /// A setting by its dotted name, and what is wrong with it.
-type Wrong = (String, String);
+pub(super) type Wrong = (String, String);
 
 pub(super) fn config(layers: Layers, environment: &Environment) -> Result<Config, ConfigError> {
     let file = layers.read()?;
@@ -41,7 +39,7 @@ fn build(file: File, environment: &Environment) -> Result<Config, Wrong> {
         None => None,
     };
     let providers = providers(&file.providers, environment)?;
-    let (models, warnings) = models(file.models, &providers)?;
+    let (models, warnings) = models::check(file.models, &providers)?;
     Ok(Config {
         listen,
         advertise,
@@ -212,91 +210,6 @@ fn upstream(
     Ok(Upstream { api_key, routes })
 }
 
-/// The models, and what is odd about them.
-fn models(
-    mut sections: BTreeMap<String, ModelSection>,
-    providers: &BTreeMap<String, Provider>,
-) -> Result<(BTreeMap<String, Model>, Vec<String>), Wrong> {
-    let only = providers.iter().next().filter(|_| providers.len() == 1);
-    if sections.is_empty() {
-        match only {
-            Some((_, Provider { kind: ProviderKind::Simulated(_), .. })) => {
-                sections.insert(DEFAULT_MODEL.to_owned(), ModelSection::default());
-            }
-            _ => {
-                let name = providers.keys().next().map_or("main", String::as_str);
-                return Err(wrong(
-                    "models",
-                    format!(
-                        "there is none: say which model clients get, as in [models.default] provider = {name:?} upstream = \"the vendor's name of the model\""
-                    ),
-                ));
-            }
-        }
-    }
-    let mut warnings = Vec::new();
-    if !sections.contains_key(DEFAULT_MODEL) {
-        warnings.push(format!(
-            "no model is called {DEFAULT_MODEL}: requests that name none will be refused"
-        ));
-    }
-    let mut models = BTreeMap::new();
-    for (name, section) in sections {
-        let model = model(&name, section, providers, &mut warnings)?;
-        models.insert(name, model);
-    }
-    Ok((models, warnings))
-}
-
-fn model(
-    name: &str,
-    section: ModelSection,
-    providers: &BTreeMap<String, Provider>,
-    warnings: &mut Vec<String>,
-) -> Result<Model, Wrong> {
-    let at = |field: &str| format!("models.{name}.{field}");
-    let known = || providers.keys().cloned().collect::<Vec<_>>().join(", ");
-    let only = providers.keys().next().filter(|_| providers.len() == 1);
-    let Some(provider) = section.provider.as_ref().or(only) else {
-        return Err(wrong(at("provider"), format!("it is missing: one of {}", known())));
-    };
-    let Some(Provider { kind, .. }) = providers.get(provider) else {
-        return Err(wrong(
-            at("provider"),
-            format!("there is no provider {provider:?}: one of {}", known()),
-        ));
-    };
-    let simulated = matches!(kind, ProviderKind::Simulated(_));
-    let upstream = match given(section.upstream.as_deref()) {
-        Some(upstream) => upstream.to_owned(),
-        None if simulated => SIMULATED.to_owned(),
-        None => return Err(wrong(at("upstream"), "it is missing: the vendor's name of the model")),
-    };
-    if !simulated && (section.input_usd_per_mtok.is_none() || section.output_usd_per_mtok.is_none())
-    {
-        warnings.push(format!(
-            "model {name} has no price for its input or its output: receipts count that as free"
-        ));
-    }
-    let input = section.input_usd_per_mtok.unwrap_or_default();
-    let max_output_tokens = section.max_output_tokens.unwrap_or(8_192);
-    at_least_one(at("max_output_tokens"), max_output_tokens)?;
-    Ok(Model {
-        provider: provider.clone(),
-        upstream,
-        max_output_tokens,
-        temperature: section.temperature.unwrap_or(true),
-        prices: Prices {
-            input: input.0,
-            output: section.output_usd_per_mtok.unwrap_or_default().0,
-            // Cached tokens are input: without a price of their own they are not free.
-            cache_read: section.cache_read_usd_per_mtok.unwrap_or(input).0,
-            cache_write: section.cache_write_usd_per_mtok.unwrap_or(input).0,
-        },
-        system: section.system.unwrap_or_default(),
-    })
-}
-
 fn sinks(entries: &[SinkEntry], environment: &Environment) -> Result<Vec<Sink>, Wrong> {
     let at = |number: usize, field: &str| format!("outbox.sinks[{number}].{field}");
     let sink = |(number, entry): (usize, &SinkEntry)| {
@@ -339,11 +252,11 @@ fn address(setting: &str, text: &str, schemes: &[&str]) -> Result<String, Wrong>
 }
 
 /// An empty text is how a variable says that there is none.
-fn given(text: Option<&str>) -> Option<&str> {
+pub(super) fn given(text: Option<&str>) -> Option<&str> {
     text.filter(|text| !text.is_empty())
 }
 
-fn at_least_one(setting: impl Into<String>, count: u32) -> Result<(), Wrong> {
+pub(super) fn at_least_one(setting: impl Into<String>, count: u32) -> Result<(), Wrong> {
     if count == 0 { Err(wrong(setting, "0 is too few: at least 1")) } else { Ok(()) }
 }
 
@@ -351,6 +264,6 @@ fn longer_than_zero(setting: impl Into<String>, period: Duration) -> Result<(), 
     if period.is_zero() { Err(wrong(setting, "it must be longer than 0s")) } else { Ok(()) }
 }
 
-fn wrong(setting: impl Into<String>, message: impl Into<String>) -> Wrong {
+pub(super) fn wrong(setting: impl Into<String>, message: impl Into<String>) -> Wrong {
     (setting.into(), message.into())
 }

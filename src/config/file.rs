@@ -85,6 +85,10 @@ pub(super) struct ModelSection {
     pub cache_read_usd_per_mtok: Option<Price>,
     pub cache_write_usd_per_mtok: Option<Price>,
     pub system: Option<String>,
+    pub tiers: Option<Vec<String>>,
+    pub max_chars: Option<u32>,
+    pub must_match: Option<String>,
+    pub json_schema: Option<String>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -164,6 +168,10 @@ impl File {
             cache_read_usd_per_mtok: Some(Price::default()),
             cache_write_usd_per_mtok: Some(Price::default()),
             system: text(),
+            tiers: Some(vec![String::new()]),
+            max_chars: Some(1),
+            must_match: text(),
+            json_schema: text(),
         };
         let sink = SinkEntry {
             kind: SinkKind::Stdout,

@@ -28,6 +28,62 @@ pub struct Message {
     pub content: Arc<str>,
 }
 
+/// What a call carries beside its text and that some models refuse. The names are the vendors'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Parameter {
+    Temperature,
+    MaxCompletionTokens,
+    MaxTokens,
+    StreamOptions,
+}
+
+impl Parameter {
+    /// Every one, and of two names of which one begins with the other the longer first.
+    pub const ALL: [Parameter; 4] = [
+        Parameter::Temperature,
+        Parameter::MaxCompletionTokens,
+        Parameter::MaxTokens,
+        Parameter::StreamOptions,
+    ];
+
+    /// The name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Parameter::Temperature => "temperature",
+            Parameter::MaxCompletionTokens => "max_completion_tokens",
+            Parameter::MaxTokens => "max_tokens",
+            Parameter::StreamOptions => "stream_options",
+        }
+    }
+}
+
+/// A set of parameters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Parameters(u8);
+
+impl Parameters {
+    pub const NONE: Parameters = Parameters(0);
+
+    pub const fn contains(self, parameter: Parameter) -> bool {
+        self.0 & (1 << parameter as u8) != 0
+    }
+
+    /// As a number that can be kept in an atomic.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// What [`Parameters::bits`] gave.
+    pub const fn from_bits(bits: u8) -> Parameters {
+        Parameters(bits)
+    }
+
+    #[must_use]
+    pub const fn with(self, parameter: Parameter) -> Parameters {
+        Parameters(self.0 | 1 << parameter as u8)
+    }
+}
+
 /// One provider call, as the vendors' modules turn it into their own wire form. Held as plain
 /// values, so that a repeat sends what the first call sent.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +97,8 @@ pub struct CallRequest {
     pub max_tokens: u32,
     /// `None`: the field is not sent.
     pub temperature: Option<f64>,
+    /// What this model refused before and is not sent again.
+    pub left_out: Parameters,
 }
 
 /// Why the model stopped, where that is a success.

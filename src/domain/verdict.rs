@@ -38,6 +38,39 @@ pub fn is_final(code: ErrorCode) -> bool {
     matches!(code.status(), 413 | 422)
 }
 
+/// Whether a failure of this kind lies in the input and nowhere else: the same input fails so under
+/// any key, for as long as the model stays what it is.
+pub fn is_the_inputs_own(kind: FailureKind) -> bool {
+    match kind {
+        FailureKind::Input
+        | FailureKind::TooLarge
+        | FailureKind::Moderation
+        | FailureKind::Empty => true,
+        // The output limit is set by us or by the client.
+        FailureKind::Truncated
+        | FailureKind::RateLimited
+        | FailureKind::Overloaded
+        | FailureKind::Quota
+        | FailureKind::Transient
+        | FailureKind::Timeout
+        | FailureKind::Auth
+        | FailureKind::Config
+        | FailureKind::Region
+        | FailureKind::Malformed
+        | FailureKind::Invalid
+        | FailureKind::NoSlot
+        | FailureKind::Internal
+        | FailureKind::Abandoned
+        | FailureKind::Released
+        | FailureKind::Cancelled
+        | FailureKind::LeaseLost
+        | FailureKind::OutcomeUnknown
+        | FailureKind::RunLost
+        | FailureKind::Database
+        | FailureKind::GaveUp => false,
+    }
+}
+
 /// What the client is told; nothing of a provider's own words, which may hold what it was sent.
 pub fn detail_of(kind: FailureKind) -> &'static str {
     match kind {
@@ -114,6 +147,7 @@ mod tests {
             );
             assert_eq!(is_final(code), deterministic, "{kind}");
             assert!(!deterministic || code.status() < 500, "{kind}");
+            assert!(!is_the_inputs_own(kind) || deterministic, "{kind}");
         }
     }
 }

@@ -9,13 +9,15 @@ use serde::Serialize;
 use super::Http;
 use super::answer::{ProblemResponse, ok};
 use super::auth::Caller;
+use crate::domain::api_key::ApiRole;
 use crate::domain::failure::FailureKind;
 use crate::domain::ids::{OperationId, RequestId};
 use crate::domain::key::IdempotencyKey;
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::record::{Record, State as RecordState};
+use crate::domain::usage::Usage;
 use crate::domain::verdict::code_of;
-use crate::operation::database_problem;
+use crate::operation::{KeptCall, database_problem};
 
 #[derive(Serialize)]
 struct RecordBody<'a> {
@@ -29,6 +31,28 @@ struct RecordBody<'a> {
     completed_at: Option<DateTime<Utc>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<FailureBody<'a>>,
+    /// For operators.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<Vec<CallBody<'a>>>,
+}
+
+/// One provider call of the operation, of whatever run.
+#[derive(Serialize)]
+struct CallBody<'a> {
+    request_id: RequestId,
+    call_no: i32,
+    counted: bool,
+    provider: &'a str,
+    model: &'a str,
+    route: &'a str,
+    status: Option<i32>,
+    failure_kind: Option<&'a str>,
+    changed: Option<&'a str>,
+    waited_ms: i64,
+    usage: Usage,
+    cost_usd: Option<String>,
+    started_at: DateTime<Utc>,
+    ended_at: DateTime<Utc>,
 }
 
 #[derive(Serialize)]
@@ -47,13 +71,21 @@ pub async fn get_request(
     let caller = caller.may_read()?;
     let id = caller.request_id;
     let key = path_key(path, id)?;
+    let (tenant, role) = (caller.bearer.tenant.clone(), caller.bearer.role);
     let record = http
         .operations
         .record(caller.bearer.tenant, key.id, caller.subject.as_ref())
         .await
         .map_err(|error| database_problem(id, &error))?
         .ok_or_else(|| missing(id))?;
-    ok(id, &body_of(&record))
+    let calls = match role {
+        ApiRole::Operator => {
+            let calls = http.operations.calls(tenant, record.operation_id).await;
+            Some(calls.map_err(|error| database_problem(id, &error))?)
+        }
+        ApiRole::Client | ApiRole::Finance => None,
+    };
+    ok(id, &body_of(&record, calls.as_deref()))
 }
 
 /// Ends a run in progress; the record as it is then.
@@ -71,7 +103,7 @@ pub async fn cancel_request(
         .await
         .map_err(|error| database_problem(id, &error))?
         .ok_or_else(|| missing(id))?;
-    ok(id, &body_of(&record))
+    ok(id, &body_of(&record, None))
 }
 
 fn path_key(
@@ -87,7 +119,7 @@ fn missing(id: RequestId) -> Problem {
     Problem::new(ErrorCode::NotFound, id, "There is no request with this key.")
 }
 
-fn body_of(record: &Record) -> RecordBody<'_> {
+fn body_of<'a>(record: &'a Record, calls: Option<&'a [KeptCall]>) -> RecordBody<'a> {
     let failure = record.failure_kind.as_deref().map(|kind| FailureBody {
         kind,
         error: FailureKind::parse(kind).map_or("internal", |kind| code_of(kind).as_str()),
@@ -103,5 +135,25 @@ fn body_of(record: &Record) -> RecordBody<'_> {
         claimed_at: record.claimed_at,
         completed_at: record.completed_at,
         failure,
+        calls: calls.map(|calls| calls.iter().map(call_body).collect()),
+    }
+}
+
+fn call_body(call: &KeptCall) -> CallBody<'_> {
+    CallBody {
+        request_id: call.request_id,
+        call_no: call.call_no,
+        counted: call.counted,
+        provider: &call.provider,
+        model: &call.model,
+        route: &call.route,
+        status: call.status,
+        failure_kind: call.failure_kind.as_deref(),
+        changed: call.changed.as_deref(),
+        waited_ms: call.waited_ms,
+        usage: call.usage,
+        cost_usd: call.cost.map(|cost| cost.to_string()),
+        started_at: call.started_at,
+        ended_at: call.ended_at,
     }
 }

@@ -21,6 +21,7 @@ use crate::domain::key::{IdempotencyKey, KeySource};
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::record::{Record, StoredAnswer};
 use crate::domain::retry::GiveUpReason;
+use crate::domain::verdict::detail_of;
 use crate::faults::Point;
 use crate::store::{Claim, ClaimOutcome, Counting, Holder, NewClaim, ReclaimOutcome, StoreError};
 
@@ -162,6 +163,12 @@ impl Inner {
         let model = self.model_of(arrival)?;
         if self.lifecycle.is_draining() {
             return Err(refusal(arrival, ErrorCode::Draining, None));
+        }
+        if let Some(left) = model.slots.closed_for() {
+            // No run, so that the operation's runs and quota hits stay those that a call was made for.
+            let detail = detail_of(FailureKind::Quota);
+            let problem = Problem::new(ErrorCode::QuotaExhausted, arrival.request_id, detail);
+            return Err(problem.retry_after(Some(left)));
         }
         Ok(model)
     }

@@ -1,29 +1,46 @@
 //! The one loop that calls a provider again. It performs what `domain::retry` decides; nothing else
 //! in the product repeats a provider call or waits between two.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::calls::{CallLog, NewCall};
 use super::models::Model;
+use super::request::Prompt;
+use super::slots::{NoSlot, Slot};
 use crate::clock::{Clock, Moment};
-use crate::domain::failure::{CallFailure, FailureKind, diagnose};
+use crate::domain::failure::{CallFailure, Cause, Diagnosis, FailureFacts, FailureKind, diagnose};
+use crate::domain::ids::TenantId;
 use crate::domain::prompt::{Answer, CallRequest};
 use crate::domain::retry::{
-    EndReason, FailedCall, NextStep, RetryRules, Situation, asked_wait, next_step,
+    Change, EndReason, Ending, FailedCall, NextStep, RetryRules, Shape, Situation, asked_wait,
+    feedback, next_step,
 };
 use crate::faults::{Faults, Point};
 
 /// What the loop needs to know of its run.
-pub struct Attempts<'a> {
-    pub model: &'a Model,
+pub struct Attempts<'a, 'm> {
+    pub tenant: &'a TenantId,
+    /// The model that was asked for, and those to ask after it.
+    pub ladder: &'a [&'m Model],
+    /// Says what is wrong with a whole answer.
+    pub accept: &'a (dyn Fn(&Answer) -> Result<(), Cause> + Sync),
     pub clock: &'a Clock,
     pub faults: &'a Faults,
     pub rules: &'a RetryRules,
     pub calls: &'a CallLog,
+    pub routes: &'a Routes,
     /// How long before this run the operation was first claimed.
     pub before_run: Duration,
     /// When this run began.
     pub begun: Moment,
+}
+
+/// An answer, and whose it is.
+pub struct Answered<'m> {
+    pub answer: Answer,
+    pub model: &'m Model,
 }
 
 /// A run's calls came to nothing.
@@ -32,119 +49,268 @@ pub struct Failed {
     pub kind: FailureKind,
     /// When the provider asked us to come back, where that is beyond this run.
     pub retry_after: Option<Duration>,
+    /// Whether a call of this run said so, rather than what others heard before.
+    pub heard: bool,
 }
 
-impl Attempts<'_> {
+impl Failed {
+    /// With nothing more to say than why.
+    pub fn of(kind: FailureKind) -> Failed {
+        Failed { kind, retry_after: None, heard: false }
+    }
+}
+
+/// The route that worked last, by provider, for all calls of an operation.
+#[derive(Debug, Default)]
+pub struct Routes(Mutex<HashMap<String, usize>>);
+
+impl Routes {
+    fn of(&self, provider: &str) -> usize {
+        self.lock().get(provider).copied().unwrap_or(0)
+    }
+
+    fn prefer(&self, provider: &str, route: usize) {
+        self.lock().insert(provider.to_owned(), route);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, usize>> {
+        // One insertion is all that ever happens under the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the loop stands.
+struct Progress {
+    history: Vec<FailedCall>,
+    shape: Shape,
+    route: usize,
+    /// The sum of the waits between calls.
+    waited: Duration,
+    /// How the next call differs from the one before, and how long was waited for it.
+    changed: Option<String>,
+    backed_off: Duration,
+}
+
+impl<'m> Attempts<'_, 'm> {
     /// Calls until there is an answer or a reason to stop.
-    pub async fn run(&self, request: &CallRequest) -> Result<Answer, Failed> {
-        let mut history: Vec<FailedCall> = Vec::new();
-        let mut waited = Duration::ZERO;
-        let mut route = 0;
+    pub async fn run(&self, prompt: &Prompt) -> Result<Answered<'m>, Failed> {
+        let mut at = Progress {
+            history: Vec::new(),
+            shape: Shape::default(),
+            route: self.model(0).map_or(0, |model| self.routes.of(model.provider.name())),
+            waited: Duration::ZERO,
+            changed: None,
+            backed_off: Duration::ZERO,
+        };
         loop {
-            let failure = match self.call(request, route).await? {
-                Ok(answer) => return Ok(answer),
+            let model = self.model(at.shape.tier).ok_or(Failed::of(FailureKind::Internal))?;
+            let request = prompt.request(model, &at.shape);
+            let failure = match self.call(model, &request, &at).await? {
+                Ok(answer) => return Ok(Answered { answer, model }),
                 Err(failure) => failure,
             };
             let retry_after = asked_wait(&failure.facts, self.clock.utc_now());
             let diagnosis = diagnose(&failure.facts);
-            history.push(FailedCall::new(&diagnosis, route, retry_after));
-            let situation = Situation {
-                history: &history,
-                routes: self.model.provider.routes().len(),
-                waited,
-                since_first_claim: self.before_run + self.clock.now().since(self.begun),
-                output_shown: false,
-                jitter: self.clock.chance(),
+            let place = (at.shape.tier, at.route);
+            let can_leave_out = |parameter| {
+                !request.left_out.contains(parameter) && model.provider.can_leave_out(parameter)
             };
-            match next_step(&situation, self.rules) {
-                NextStep::Wait { duration } => {
-                    tracing::info!(
-                        event = "retrying",
-                        kind = %diagnosis.kind,
-                        wait_ms = duration.as_millis(),
-                        calls = history.len(),
-                        "calling again"
-                    );
-                    self.clock.sleep(duration).await;
-                    waited += duration;
-                }
-                NextStep::Reroute { route: next } => {
-                    tracing::info!(event = "retrying", kind = %diagnosis.kind, route = next, "another route");
-                    route = next;
-                }
-                NextStep::GiveUp { reason } => {
-                    return Err(self.ended(diagnosis.kind, &reason, retry_after));
-                }
-            }
+            at.history.push(FailedCall::new(&diagnosis, place, can_leave_out, retry_after));
+            let step = self.next_step(model, &at);
+            self.perform(step, model, &mut at, &diagnosis, &failure.facts)
+                .await
+                .map_err(|reason| self.ended(model, diagnosis.kind, &reason, retry_after))?;
         }
+    }
+
+    fn model(&self, tier: usize) -> Option<&'m Model> {
+        self.ladder.get(tier).copied()
+    }
+
+    fn next_step(&self, model: &Model, at: &Progress) -> NextStep {
+        // Asked for only where there is a choice to make.
+        let full_tiers: Vec<bool> = match self.ladder {
+            [_] => vec![false],
+            ladder => ladder.iter().map(|model| model.slots.is_full()).collect(),
+        };
+        let situation = Situation {
+            history: &at.history,
+            routes: model.provider.routes().len(),
+            full_tiers: &full_tiers,
+            takes_temperature: model.takes_temperature(),
+            waited: at.waited,
+            since_first_claim: self.before_run + self.clock.now().since(self.begun),
+            output_shown: false,
+            jitter: self.clock.chance(),
+        };
+        next_step(&situation, self.rules)
+    }
+
+    /// Waits or changes, as it was decided.
+    async fn perform(
+        &self,
+        step: NextStep,
+        model: &Model,
+        at: &mut Progress,
+        diagnosis: &Diagnosis,
+        facts: &FailureFacts,
+    ) -> Result<(), EndReason> {
+        let kind = diagnosis.kind;
+        let calls = at.history.len();
+        (at.changed, at.backed_off) = (None, Duration::ZERO);
+        match step {
+            NextStep::Wait { duration } => {
+                let wait_ms = duration.as_millis();
+                tracing::info!(event = "retrying", %kind, wait_ms, calls, "calling again");
+                self.clock.sleep(duration).await;
+                at.waited += duration;
+                at.backed_off = duration;
+            }
+            NextStep::Change(change) => {
+                if let Change::LeaveOut(parameter) = change {
+                    tracing::warn!(
+                        event = "parameter_refused",
+                        model = model.name,
+                        parameter = parameter.as_str(),
+                        "not sent to this model again"
+                    );
+                    model.refused.remember(parameter);
+                }
+                tracing::info!(event = "retrying", %kind, wait_ms = 0, calls, %change, "calling again, changed");
+                let shape = std::mem::take(&mut at.shape);
+                at.shape = shape.changed(change, feedback(kind, facts));
+                at.changed = Some(change.to_string());
+            }
+            NextStep::Reroute { route } => {
+                let provider = &model.provider;
+                let name = provider.routes().get(route).map_or("", |route| &route.name);
+                tracing::info!(event = "retrying", %kind, wait_ms = 0, calls, route = name, "another route");
+                self.routes.prefer(provider.name(), route);
+                at.route = route;
+                at.changed = Some(format!("route {name}"));
+            }
+            NextStep::Ladder { tier } => {
+                let next = self.model(tier);
+                let name = next.map_or("", |model| model.name.as_str());
+                tracing::info!(event = "retrying", %kind, wait_ms = 0, calls, tier = name, "the next tier");
+                at.route = next.map_or(0, |next| self.routes.of(next.provider.name()));
+                at.shape = std::mem::take(&mut at.shape).at_tier(tier);
+                at.changed = Some(format!("tier {name}"));
+            }
+            NextStep::GiveUp { reason } => return Err(reason),
+        }
+        Ok(())
     }
 
     fn ended(
         &self,
+        model: &Model,
         kind: FailureKind,
         reason: &EndReason,
         retry_after: Option<Duration>,
     ) -> Failed {
-        tracing::warn!(event = "run_failed", %kind, %reason, "no further call in this run");
+        end_of_run(kind, reason.ending(), reason);
         if matches!(kind, FailureKind::Auth | FailureKind::Config | FailureKind::Quota) {
-            tracing::error!(
-                event = "provider_alert",
-                %kind,
-                provider = self.model.provider.name(),
-                "the provider needs its operator"
-            );
+            let provider = model.provider.name();
+            tracing::error!(event = "provider_alert", %kind, provider, "the provider needs its operator");
         }
-        Failed { kind, retry_after }
+        Failed { kind, retry_after, heard: true }
+    }
+
+    /// A slot, and how long it was waited for.
+    async fn slot(&self, model: &Model) -> Result<(Slot, Duration), Failed> {
+        let begun = self.clock.now();
+        let slot = model.slots.take(self.tenant).await;
+        let waited = self.clock.now().since(begun);
+        metrics::histogram!("oncekey_slot_wait_seconds").record(waited.as_secs_f64());
+        let refused = match slot {
+            Ok(slot) => return Ok((slot, waited)),
+            Err(refused) => refused,
+        };
+        let (kind, ending, retry_after) = match refused {
+            NoSlot::TimedOut => (FailureKind::NoSlot, Ending::WaitedOut, None),
+            NoSlot::Discarded { .. } => (FailureKind::NoSlot, Ending::Discarded, None),
+            NoSlot::Latched { left } if waited.is_zero() => {
+                (FailureKind::RateLimited, Ending::Discarded, Some(left))
+            }
+            NoSlot::Latched { left } => (FailureKind::RateLimited, Ending::WaitedOut, Some(left)),
+            NoSlot::Closed { left } => (FailureKind::Quota, Ending::Discarded, Some(left)),
+        };
+        let waited_ms = waited.as_millis();
+        end_of_run(kind, ending, &format_args!("no slot: {refused:?}, waited {waited_ms} ms"));
+        Err(Failed { kind, retry_after, heard: false })
     }
 
     /// One call under one of the provider's slots, logged at both ends.
     async fn call(
         &self,
+        model: &Model,
         request: &CallRequest,
-        route: usize,
+        at: &Progress,
     ) -> Result<Result<Answer, CallFailure>, Failed> {
-        let provider = &self.model.provider;
-        let begun = self.clock.now();
-        let slot = self.model.slots.take(self.clock).await;
-        let waited = self.clock.now().since(begun);
-        metrics::histogram!("oncekey_slot_wait_seconds").record(waited.as_secs_f64());
-        let Some(_slot) = slot else {
-            tracing::warn!(event = "run_failed", kind = %FailureKind::NoSlot, waited_ms = waited.as_millis(), "gave up waiting for a slot");
-            return Err(Failed { kind: FailureKind::NoSlot, retry_after: None });
-        };
+        let provider = &model.provider;
+        let (slot, slot_wait) = self.slot(model).await?;
         self.faults.reach(Point::BeforeCall).await;
         let routes = provider.routes();
-        let route_name = routes.get(route).or(routes.last()).map_or("", |route| &route.name);
+        let route_name = routes.get(at.route).or(routes.last()).map_or("", |route| &route.name);
         let call_no = self.calls.begin(&NewCall {
             provider: provider.name(),
-            model: &self.model.name,
+            model: &model.name,
             route: route_name,
-            changed: None,
+            prices: model.prices,
+            changed: at.changed.clone(),
+            waited: at.backed_off + slot_wait,
             at: self.clock.utc_now(),
         });
         tracing::info!(
             event = "provider_call_started",
             call_no,
             provider = provider.name(),
-            model = self.model.name,
+            model = model.name,
             route = route_name,
-            slot_wait_ms = waited.as_millis(),
+            waited_ms = slot_wait.as_millis(),
+            changed = at.changed,
             "calling"
         );
         let begun = self.clock.now();
-        let outcome = provider.call(request, route, &mut |_| {}).await;
+        let told = provider.call(request, at.route, &mut |_| {}).await;
         let took_ms = self.clock.now().since(begun).as_millis();
+        let outcome = match told {
+            Ok(answer) => match (self.accept)(&answer) {
+                Ok(()) => Ok(answer),
+                Err(cause) => {
+                    let facts = FailureFacts { status: Some(200), ..FailureFacts::new(cause) };
+                    Err(CallFailure { facts, usage: answer.usage })
+                }
+            },
+            Err(failure) => Err(failure),
+        };
+        self.end_call(model, call_no, took_ms, &outcome);
+        match &outcome {
+            Err(failure) if !answered_all_the_same(&failure.facts) => {
+                let retry_after = asked_wait(&failure.facts, self.clock.utc_now());
+                slot.failed(diagnose(&failure.facts).kind, begun, retry_after);
+            }
+            Ok(_) | Err(_) => slot.answered(),
+        }
+        drop(slot);
+        self.faults.reach(Point::AfterCall).await;
+        Ok(outcome)
+    }
+
+    fn end_call(
+        &self,
+        model: &Model,
+        call_no: i32,
+        took_ms: u128,
+        outcome: &Result<Answer, CallFailure>,
+    ) {
         let at = self.clock.utc_now();
-        let kind = match &outcome {
+        let kind = match outcome {
             Ok(answer) => {
                 self.calls.answered(answer.usage, at);
-                tracing::info!(
-                    event = "provider_call_ended",
-                    call_no,
-                    took_ms,
-                    stop = answer.stop.as_str(),
-                    "answered"
-                );
+                let stop = answer.stop.as_str();
+                tracing::info!(event = "provider_call_ended", call_no, took_ms, stop, "answered");
                 "ok"
             }
             Err(failure) => {
@@ -162,10 +328,32 @@ impl Attempts<'_> {
                 diagnosis.kind.as_str()
             }
         };
-        let provider = provider.name().to_owned();
+        let provider = model.provider.name().to_owned();
         metrics::counter!("oncekey_provider_calls_total", "provider" => provider, "kind" => kind)
             .increment(1);
-        self.faults.reach(Point::AfterCall).await;
-        Ok(outcome)
     }
+}
+
+/// Whether the provider gave a whole answer, which is no good to us.
+fn answered_all_the_same(facts: &FailureFacts) -> bool {
+    match &facts.cause {
+        Cause::RuleBroken(_)
+        | Cause::AnswerTooLong { .. }
+        | Cause::Moderated(_)
+        | Cause::OutputLimit => true,
+        Cause::Refused { .. }
+        | Cause::InBand { .. }
+        | Cause::Transport(_)
+        | Cause::Deadline { .. }
+        | Cause::Cut
+        | Cause::Unreadable { .. }
+        | Cause::NothingUsable => false,
+    }
+}
+
+/// One line for a run that makes no further call, with the numbers that decided it.
+fn end_of_run(kind: FailureKind, ending: Ending, reason: &dyn std::fmt::Display) {
+    let ending = ending.as_str();
+    tracing::warn!(event = "run_failed", %kind, ending, %reason, "no further call in this run");
+    metrics::counter!("oncekey_run_ends_total", "ending" => ending).increment(1);
 }

@@ -1,24 +1,24 @@
 //! The calls of one run as they are kept: every one of them, on every way out of the run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use rust_decimal::Decimal;
 
 use crate::domain::failure::FailureKind;
 use crate::domain::usage::{Prices, Usage};
 use crate::store::CallRow;
 
 /// The list of a run's calls; clones are one and the same, so that it outlives a run that is dropped.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct CallLog {
     rows: Arc<Mutex<Vec<Entry>>>,
-    prices: Prices,
 }
 
 #[derive(Debug)]
 struct Entry {
     row: CallRow,
+    prices: Prices,
     open: bool,
 }
 
@@ -27,15 +27,16 @@ pub struct NewCall<'a> {
     pub provider: &'a str,
     pub model: &'a str,
     pub route: &'a str,
+    /// Those of the model.
+    pub prices: Prices,
+    /// What it changes against the call before.
     pub changed: Option<String>,
+    /// Since the call before or the start of the run: between calls and for a slot.
+    pub waited: Duration,
     pub at: DateTime<Utc>,
 }
 
 impl CallLog {
-    pub fn new(prices: Prices) -> Self {
-        Self { rows: Arc::default(), prices }
-    }
-
     /// A call is about to be sent. Returns its number, from 1.
     pub fn begin(&self, call: &NewCall<'_>) -> i32 {
         let mut rows = self.lock();
@@ -49,12 +50,13 @@ impl CallLog {
             status: None,
             failure_kind: None,
             changed: call.changed.clone(),
+            waited: call.waited,
             usage: Usage::default(),
             cost: None,
             started_at: call.at,
             ended_at: call.at,
         };
-        rows.push(Entry { row, open: true });
+        rows.push(Entry { row, prices: call.prices, open: true });
         call_no
     }
 
@@ -81,7 +83,7 @@ impl CallLog {
     fn end(&self, fill: impl FnOnce(&mut CallRow)) {
         if let Some(entry) = self.lock().last_mut() {
             fill(&mut entry.row);
-            entry.row.cost = entry.row.usage.cost(&self.prices);
+            entry.row.cost = entry.row.usage.cost(&entry.prices);
             entry.open = false;
         }
     }
@@ -104,11 +106,6 @@ impl CallLog {
             row
         };
         self.lock().iter().map(close).collect()
-    }
-
-    /// The cost of a usage at this run's prices.
-    pub fn cost(&self, usage: &Usage) -> Option<Decimal> {
-        usage.cost(&self.prices)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {

@@ -7,10 +7,13 @@ use serde_json::value::RawValue;
 
 use super::calls::CallLog;
 use super::models::Model;
+use super::request::Prompt;
 use crate::clock::Clock;
 use crate::domain::chat::{self, ChatRequest};
+use crate::domain::failure::Cause;
 use crate::domain::ids::{EventId, RequestId, Subject, TurnId};
-use crate::domain::prompt::{Answer, CallRequest, Message, Role};
+use crate::domain::prompt::{Answer, Message, Role, StopReason};
+use crate::domain::rules::AnswerRules;
 use crate::domain::text::storable;
 use crate::domain::usage::Usage;
 use crate::store::{ChatCommit, Claim, Store, StoreError};
@@ -21,9 +24,8 @@ pub async fn prompt(
     store: &Store,
     claim: &Claim,
     request: &ChatRequest,
-    model: &Model,
     max_history_turns: u32,
-) -> Result<CallRequest, StoreError> {
+) -> Result<Prompt, StoreError> {
     // Whole pairs, so that the first message stays a user's.
     let limit = i64::from(max_history_turns - max_history_turns % 2);
     if claim.head_seq > limit {
@@ -38,15 +40,20 @@ pub async fn prompt(
         .history(claim.at.tenant.clone(), request.conversation_id.clone(), claim.head_seq, limit)
         .await?;
     messages.push(Message { role: Role::User, content: request.message.as_str().into() });
-    Ok(CallRequest {
-        upstream: model.upstream.clone(),
-        system: model.system.clone(),
+    Ok(Prompt {
         messages: messages.into(),
-        max_tokens: request
-            .max_tokens
-            .map_or(model.max_output_tokens, |asked| asked.min(model.max_output_tokens)),
-        temperature: request.temperature.filter(|_| model.temperature),
+        max_tokens: request.max_tokens,
+        temperature: request.temperature,
     })
+}
+
+/// What is wrong with an answer of a model, by that model's rules.
+pub fn accept(rules: &AnswerRules, answer: &Answer) -> Result<(), Cause> {
+    // The reason why it stopped is read before what it says: half a JSON value is no wrong value.
+    if answer.stop == StopReason::MaxTokens && rules.need_the_whole() {
+        return Err(Cause::OutputLimit);
+    }
+    rules.check(&answer.text).map_err(Cause::RuleBroken)
 }
 
 #[derive(Serialize)]
@@ -95,13 +102,13 @@ pub fn commit(
     let text = storable(&answer.text).into_owned();
     let (user_turn, assistant_turn) = (TurnId(clock.new_id()), TurnId(clock.new_id()));
     let event = EventId(clock.new_id());
-    let cost = calls.cost(&answer.usage);
+    let cost = answer.usage.cost(&model.prices);
     let response = serde_json::to_vec(&AnswerBody {
         request_id: claim.guard.request_id,
         conversation_id: request.conversation_id.as_str(),
         turn_id: assistant_turn,
         message: AnswerMessage { role: Role::Assistant.as_str(), content: &text },
-        model: &request.model,
+        model: &model.name,
         stop_reason: answer.stop.as_str(),
         usage: answer.usage,
     })?;
@@ -113,7 +120,7 @@ pub fn commit(
         subject: subject.map(Subject::as_str),
         conversation_id: request.conversation_id.as_str(),
         turn_id: assistant_turn,
-        model: &request.model,
+        model: &model.name,
         usage: answer.usage,
         cost_usd: cost.map(|cost| RawValue::from_string(cost.to_string())).transpose()?,
     })?;

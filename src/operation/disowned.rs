@@ -63,6 +63,7 @@ async fn release_once(
         kind: FailureKind::Released.as_str(),
         answer: None,
         quota_hit: false,
+        refused_by: None,
         calls: Vec::new(),
     };
     Ok(store.fail(failure).await? == CommitOutcome::Committed)

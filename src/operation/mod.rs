@@ -14,7 +14,9 @@ mod models;
 mod node;
 mod outcome;
 mod reads;
+mod request;
 mod run;
+mod slots;
 mod waiting;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,10 +26,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 pub use heartbeat::BeatingRuns;
-pub use models::{Model, Models, Slots};
+pub use models::{Model, Models, Refused, Rejections};
 pub use node::Node;
 pub use outcome::{Outcome, Reply};
 pub use reads::{Readiness, Removal};
+pub use slots::Slots;
 use waiting::Waiting;
 
 use crate::clock::Clock;
@@ -41,7 +44,7 @@ use crate::domain::retry::RetryRules;
 use crate::faults::Faults;
 use crate::lifecycle::Lifecycle;
 use crate::store::Store;
-pub use crate::store::{StoreError, TurnPage};
+pub use crate::store::{KeptCall, StoreError, TurnPage};
 
 /// What happens to requests without a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,35 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use sha2::{Digest, Sha256};
 
-use crate::clock::Clock;
+use super::slots::Slots;
+use crate::domain::prompt::{Parameter, Parameters};
+use crate::domain::rules::AnswerRules;
 use crate::domain::usage::Prices;
 use crate::provider::Provider;
-
-/// A bound on calls at once, and on how long one waits for its turn.
-#[derive(Debug, Clone)]
-pub struct Slots {
-    places: Arc<Semaphore>,
-    wait: Duration,
-}
-
-impl Slots {
-    /// `wait` zero: refused at once.
-    pub fn new(places: usize, wait: Duration) -> Self {
-        Self { places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))), wait }
-    }
-
-    /// A place, first come first served. `None`: none became free in time.
-    pub async fn take(&self, clock: &Clock) -> Option<OwnedSemaphorePermit> {
-        if let Ok(place) = self.places.clone().try_acquire_owned() {
-            return Some(place);
-        }
-        clock.timeout(self.wait, self.places.clone().acquire_owned()).await.ok()?.ok()
-    }
-}
 
 /// A model as clients name it.
 #[derive(Clone)]
@@ -42,10 +22,69 @@ pub struct Model {
     /// The vendor's own name.
     pub upstream: String,
     pub max_output_tokens: u32,
-    /// Whether it takes a temperature at all.
+    /// Whether it takes a temperature at all, as far as the operator knows.
     pub temperature: bool,
     pub prices: Prices,
     pub system: Arc<str>,
+    /// What an answer of it must keep.
+    pub rules: AnswerRules,
+    /// The models to ask in turn where a filter stopped this one's answer.
+    pub tiers: Vec<String>,
+    pub refused: Refused,
+    /// What an input was refused by: another text means another model.
+    pub identity: String,
+    pub rejections: Rejections,
+}
+
+/// Inputs that a model rejected with nothing answered in between; clones are the same. A few may be
+/// bad inputs; many in a row are a fault of ours or the provider's.
+#[derive(Debug, Clone, Default)]
+pub struct Rejections(Arc<AtomicU32>);
+
+/// Rejections in a row that are still believed to be the inputs' own fault.
+const BELIEVED_REJECTIONS: u32 = 5;
+
+impl Rejections {
+    /// An input was rejected. Returns whether that is believed to be its own fault.
+    pub fn one_more(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed) < BELIEVED_REJECTIONS
+    }
+
+    /// An input was answered.
+    pub fn none(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The parameters that a model has refused since this node started; clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Refused(Arc<AtomicU8>);
+
+impl Refused {
+    /// It refused this one, and is not sent it again.
+    pub fn remember(&self, parameter: Parameter) {
+        self.0.fetch_or(Parameters::NONE.with(parameter).bits(), Ordering::Relaxed);
+    }
+
+    pub fn parameters(&self) -> Parameters {
+        Parameters::from_bits(self.0.load(Ordering::Relaxed))
+    }
+}
+
+impl Model {
+    /// Tells this model from any other that the same name may have meant before: provider, upstream,
+    /// and a digest of whatever else goes into what it refuses.
+    pub fn identity(provider: &str, upstream: &str, system: &str, tiers: &[String]) -> String {
+        let rest = serde_json::json!([system, tiers]).to_string();
+        let digest = Sha256::digest(rest);
+        let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        format!("{provider}/{upstream}/{digest}")
+    }
+
+    /// Whether a call of it carries a temperature where one is asked for.
+    pub fn takes_temperature(&self) -> bool {
+        self.temperature && !self.refused.parameters().contains(Parameter::Temperature)
+    }
 }
 
 /// All models by name.

@@ -7,10 +7,10 @@ use uuid::Uuid;
 use super::Operations;
 use crate::domain::api_key::{ApiKey, ApiRole, Bearer};
 use crate::domain::failure::FailureKind;
-use crate::domain::ids::{ConversationId, Subject, TenantId};
+use crate::domain::ids::{ConversationId, OperationId, Subject, TenantId};
 use crate::domain::record::{Record, State};
 use crate::domain::usage_report::{UsageQuery, UsageRow};
-use crate::store::{DAYS_AHEAD, Deletion, KnownKey, StoreError, TurnPage};
+use crate::store::{DAYS_AHEAD, Deletion, KeptCall, KnownKey, StoreError, TurnPage};
 
 /// Whether this node should get traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +55,15 @@ impl Operations {
             matches!(record.state, State::Committed(_) | State::FailedFinal(_))
         });
         Ok(Some((bearer(known)?, verdict.map(Box::new))))
+    }
+
+    /// The provider calls of an operation, over all its runs.
+    pub async fn calls(
+        &self,
+        tenant: TenantId,
+        operation: OperationId,
+    ) -> Result<Vec<KeptCall>, StoreError> {
+        self.0.store.calls_of(tenant, operation).await
     }
 
     /// The record under a key, as far as `subject` may see it; `None` for the subject sees all.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use super::attempts::{Attempts, Failed};
+use super::attempts::{Answered, Attempts, Failed, Routes};
 use super::calls::CallLog;
 use super::chat::{self, ChatJob};
 use super::heartbeat::{LeftSeat, Seat, Stop};
@@ -22,13 +22,13 @@ use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::prompt::Answer;
 use crate::domain::record::{State, StoredAnswer};
 use crate::domain::retry::{ArrivalFacts, give_up};
-use crate::domain::verdict::{code_of, detail_of, is_final};
+use crate::domain::verdict::{code_of, detail_of, is_final, is_the_inputs_own};
 use crate::faults::Point;
 use crate::store::{Claim, CommitOutcome, Failure, StoreError};
 
 /// How the work of a run ended, before anything is written.
-enum Work {
-    Answered(Answer),
+enum Work<'a> {
+    Answered(Answered<'a>),
     Failed(Failed),
     Stopped(Stop),
     Cut,
@@ -47,12 +47,12 @@ pub(super) struct Run<'a> {
     pub begun: Moment,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
     /// Works until there is a verdict, and writes it.
     pub async fn perform(self) -> Outcome {
         let inner = self.inner;
         let seat = inner.runs.enter(self.claim, self.begun);
-        let calls = CallLog::new(self.model.prices);
+        let calls = CallLog::default();
         let work = AssertUnwindSafe(self.work(&seat, &calls)).catch_unwind().await;
         let took = inner.clock.now().since(self.begun);
         let left = seat.leave();
@@ -69,7 +69,7 @@ impl Run<'_> {
                 drop(panic);
                 let kind = FailureKind::Internal;
                 tracing::error!(event = "run_failed", %kind, "the run panicked");
-                self.fail(left, Failed { kind, retry_after: None }, &calls).await
+                self.fail(left, Failed::of(kind), &calls).await
             }
         };
         metrics::histogram!("oncekey_run_seconds").record(took.as_secs_f64());
@@ -79,7 +79,13 @@ impl Run<'_> {
         outcome
     }
 
-    async fn settle(&self, left: LeftSeat, work: Work, calls: &CallLog, took: Duration) -> Settled {
+    async fn settle(
+        &self,
+        left: LeftSeat,
+        work: Work<'a>,
+        calls: &CallLog,
+        took: Duration,
+    ) -> Settled {
         match work {
             Work::Answered(answer) => self.commit(left, &answer, calls, took).await,
             Work::Failed(failed) => self.fail(left, failed, calls).await,
@@ -89,14 +95,13 @@ impl Run<'_> {
                     event = "released",
                     "cut by shutting down; the next arrival starts at once"
                 );
-                let failed = Failed { kind: FailureKind::Released, retry_after: None };
-                self.fail(left, failed, calls).await
+                self.fail(left, Failed::of(FailureKind::Released), calls).await
             }
         }
     }
 
     /// Prompt and calls, unless the run must stop before.
-    async fn work(&self, seat: &Seat, calls: &CallLog) -> Work {
+    async fn work(&self, seat: &Seat, calls: &CallLog) -> Work<'a> {
         tokio::select! {
             biased;
             stop = seat.stopped() => Work::Stopped(stop),
@@ -108,24 +113,32 @@ impl Run<'_> {
         }
     }
 
-    async fn answer(&self, calls: &CallLog) -> Result<Answer, Failed> {
+    async fn answer(&self, calls: &CallLog) -> Result<Answered<'a>, Failed> {
         let inner = self.inner;
         inner.faults.reach(Point::AfterClaim).await;
+        if let Some(failed) = self.refused_before() {
+            return Err(failed);
+        }
         let prompt = chat::prompt(
             &inner.store,
             self.claim,
             &self.job.request,
-            self.model,
             inner.settings.max_history_turns,
         )
         .await
         .map_err(|error| {
             tracing::error!(event = "run_failed", %error, "the conversation could not be read");
-            Failed { kind: kind_of(&error), retry_after: None }
+            Failed::of(kind_of(&error))
         })?;
         let before_run = (self.claim.claimed_at - self.claim.first_claimed_at).to_std();
+        let rules = &self.model.rules;
+        let (ladder, routes) = (self.ladder(), Routes::default());
+        let accept = |answer: &Answer| chat::accept(rules, answer);
         let attempts = Attempts {
-            model: self.model,
+            tenant: &self.claim.at.tenant,
+            ladder: &ladder,
+            accept: &accept,
+            routes: &routes,
             clock: &inner.clock,
             faults: &inner.faults,
             rules: &inner.settings.retry,
@@ -136,10 +149,31 @@ impl Run<'_> {
         attempts.run(&prompt).await
     }
 
+    /// The end of an input that can only fail, from memory: nothing is spent on it.
+    fn refused_before(&self) -> Option<Failed> {
+        let (kind, model) = self.claim.refused.as_ref()?;
+        let kind = FailureKind::parse(kind).filter(|_| *model == self.model.identity)?;
+        tracing::warn!(event = "refused_from_memory", %kind, "the same input failed before, under other keys");
+        metrics::counter!("oncekey_refused_from_memory_total").increment(1);
+        Some(Failed::of(kind))
+    }
+
+    /// The model to remember the input under, where it failed for a reason of its own.
+    fn refused_by(&self, kind: FailureKind, failed: &Failed) -> Option<String> {
+        let own = failed.heard && is_the_inputs_own(kind) && self.model.rejections.one_more();
+        own.then(|| self.model.identity.clone())
+    }
+
+    /// The model that was asked for, and its tiers. Names that lead nowhere were refused at the start.
+    fn ladder(&self) -> Vec<&'a Model> {
+        let tiers = self.model.tiers.iter().filter_map(|tier| self.inner.models.get(tier));
+        std::iter::once(self.model).chain(tiers).collect()
+    }
+
     async fn commit(
         &self,
         left: LeftSeat,
-        answer: &Answer,
+        answered: &Answered<'a>,
         calls: &CallLog,
         took: Duration,
     ) -> Settled {
@@ -150,16 +184,15 @@ impl Run<'_> {
             self.claim,
             &self.job.request,
             subject,
-            self.model,
-            answer,
+            answered.model,
+            &answered.answer,
             calls,
         );
         let effects = match built {
             Ok(effects) => Arc::new(effects),
             Err(error) => {
                 tracing::error!(event = "run_failed", %error, "the answer could not be written as JSON");
-                let failed = Failed { kind: FailureKind::Internal, retry_after: None };
-                return self.fail(left, failed, calls).await;
+                return self.fail(left, Failed::of(FailureKind::Internal), calls).await;
             }
         };
         inner.faults.reach(Point::BeforeCommit).await;
@@ -167,6 +200,7 @@ impl Run<'_> {
         let kind = match ending {
             commit::Ending::Committed => {
                 inner.faults.reach(Point::AfterCommit).await;
+                self.model.rejections.none();
                 tracing::info!(event = "committed", took_ms = took.as_millis(), "committed");
                 inner.pace().record(took);
                 let answer = StoredAnswer { status: 200, body: effects.response.clone() };
@@ -181,12 +215,12 @@ impl Run<'_> {
             }
             commit::Ending::Broken => FailureKind::Internal,
         };
-        self.fail(left, Failed { kind, retry_after: None }, calls).await
+        self.fail(left, Failed::of(kind), calls).await
     }
 
     /// Ends the record as failed, passing or final, by the kind.
     async fn fail(&self, left: LeftSeat, failed: Failed, calls: &CallLog) -> Settled {
-        let quota_hit = failed.kind == FailureKind::Quota;
+        let quota_hit = failed.kind == FailureKind::Quota && failed.heard;
         let kind =
             if quota_hit && self.enough_of_quota() { FailureKind::GaveUp } else { failed.kind };
         let problem = self.problem(kind, failed.retry_after);
@@ -200,6 +234,7 @@ impl Run<'_> {
             kind: kind.as_str(),
             answer: answer.clone(),
             quota_hit,
+            refused_by: self.refused_by(kind, &failed),
             calls: calls.wasted(kind, self.inner.clock.utc_now()),
         };
         let settled = commit::settle_failure(self.inner, left, failure).await;
@@ -249,6 +284,7 @@ impl Run<'_> {
             kind: kind.as_str(),
             answer: None,
             quota_hit: false,
+            refused_by: None,
             calls: calls.wasted(kind, self.inner.clock.utc_now()),
         };
         // Guarded like any other end: where the record is still this run's after all, it ends as a

@@ -14,7 +14,7 @@ use super::text::{WireMessage, to_bytes};
 use super::{Provider, ProviderSettings, Route, SettingsError, errors};
 use crate::clock::{BoxFuture, Clock};
 use crate::domain::failure::{CallFailure, Cause};
-use crate::domain::prompt::{Answer, CallRequest};
+use crate::domain::prompt::{Answer, CallRequest, Parameter};
 use crate::domain::usage::Usage;
 
 /// The version of the wire form that this module reads and writes.
@@ -47,6 +47,10 @@ impl Provider for Anthropic {
         &self.routes
     }
 
+    fn can_leave_out(&self, parameter: Parameter) -> bool {
+        parameter == Parameter::Temperature
+    }
+
     fn call<'a>(
         &'a self,
         request: &'a CallRequest,
@@ -77,7 +81,9 @@ fn body(request: &CallRequest) -> Vec<u8> {
         max_tokens: request.max_tokens,
         system: &request.system,
         messages: messages.map(WireMessage::from).collect(),
-        temperature: request.temperature,
+        temperature: request
+            .temperature
+            .filter(|_| !request.left_out.contains(Parameter::Temperature)),
         stream: true,
     })
 }
@@ -174,7 +180,7 @@ impl Reading for MessageReading {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::prompt::{Message, Role};
+    use crate::domain::prompt::{Message, Parameters, Role};
 
     #[test]
     fn the_body_on_the_wire() {
@@ -185,6 +191,7 @@ mod tests {
             messages: [message(Role::User, "Hi"), message(Role::Assistant, "Ho")].into(),
             max_tokens: 5,
             temperature: Some(0.5),
+            left_out: Parameters::NONE,
         };
         let sent: Value = serde_json::from_slice(&body(&request)).unwrap();
         let messages = serde_json::json!([

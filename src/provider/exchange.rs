@@ -110,9 +110,10 @@ impl Exchange {
             | Cause::Deadline { .. }
             | Cause::Cut
             | Cause::NothingUsable
-            | Cause::LimitBeforeText
+            | Cause::OutputLimit
             | Cause::Moderated(_)
-            | Cause::AnswerTooLong { .. } => {}
+            | Cause::AnswerTooLong { .. }
+            | Cause::RuleBroken(_) => {}
         }
     }
 }

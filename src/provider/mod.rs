@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::clock::{BoxFuture, Clock};
 use crate::domain::failure::CallFailure;
-use crate::domain::prompt::{Answer, CallRequest};
+use crate::domain::prompt::{Answer, CallRequest, Parameter};
 use crate::domain::secret::Secret;
 
 /// Answers longer than this end as an error (the contract names no number; a model's longest
@@ -34,6 +34,10 @@ pub trait Provider: Send + Sync {
 
     /// The ways to reach it, at least one, in the order of preference.
     fn routes(&self) -> &[Route];
+
+    /// Whether a call is another one, and still complete, without this parameter: a model that
+    /// refuses it can be asked again.
+    fn can_leave_out(&self, parameter: Parameter) -> bool;
 
     /// One HTTP request, from its first byte to the end of the answer. `route` is a place in
     /// [`Provider::routes`]; one beyond the end means the last. `on_delta` gets the answer's text

@@ -14,7 +14,7 @@ use super::text::{WireMessage, to_bytes};
 use super::{Provider, ProviderSettings, Route, SettingsError, errors};
 use crate::clock::{BoxFuture, Clock};
 use crate::domain::failure::{CallFailure, Cause};
-use crate::domain::prompt::{Answer, CallRequest};
+use crate::domain::prompt::{Answer, CallRequest, Parameter};
 use crate::domain::usage::Usage;
 
 pub(super) struct OpenAi {
@@ -48,6 +48,23 @@ impl LimitName {
     }
 }
 
+impl LimitName {
+    /// The other name where the model at the other end refused this one.
+    fn unless_refused(self, request: &CallRequest) -> LimitName {
+        match self {
+            LimitName::MaxTokens if request.left_out.contains(Parameter::MaxTokens) => {
+                LimitName::MaxCompletionTokens
+            }
+            LimitName::MaxCompletionTokens
+                if request.left_out.contains(Parameter::MaxCompletionTokens) =>
+            {
+                LimitName::MaxTokens
+            }
+            kept => kept,
+        }
+    }
+}
+
 impl OpenAi {
     pub(super) fn new(settings: ProviderSettings, clock: Clock) -> Result<Self, SettingsError> {
         let key = credential(&settings, "Bearer ")?.map(|key| (AUTHORIZATION, key));
@@ -65,6 +82,15 @@ impl Provider for OpenAi {
 
     fn routes(&self) -> &[Route] {
         &self.routes
+    }
+
+    fn can_leave_out(&self, parameter: Parameter) -> bool {
+        match parameter {
+            Parameter::Temperature | Parameter::StreamOptions => true,
+            // Its other name is taken then.
+            Parameter::MaxCompletionTokens => self.limit_name == LimitName::MaxCompletionTokens,
+            Parameter::MaxTokens => self.limit_name == LimitName::MaxTokens,
+        }
     }
 
     fn call<'a>(
@@ -89,7 +115,8 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
     stream: bool,
-    stream_options: StreamOptions,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_options: Option<StreamOptions>,
 }
 
 #[derive(Serialize)]
@@ -101,15 +128,18 @@ fn body(request: &CallRequest, limit_name: LimitName) -> Vec<u8> {
     let system = (!request.system.is_empty())
         .then_some(WireMessage { role: "system", content: &request.system });
     let messages = request.messages.iter().map(WireMessage::from);
+    let sent = |parameter| !request.left_out.contains(parameter);
+    let limit_name = limit_name.unless_refused(request);
     let limit = |name| (name == limit_name).then_some(request.max_tokens);
     to_bytes(&Body {
         model: &request.upstream,
         messages: system.into_iter().chain(messages).collect(),
         max_completion_tokens: limit(LimitName::MaxCompletionTokens),
         max_tokens: limit(LimitName::MaxTokens),
-        temperature: request.temperature,
+        temperature: request.temperature.filter(|_| sent(Parameter::Temperature)),
         stream: true,
-        stream_options: StreamOptions { include_usage: true },
+        stream_options: sent(Parameter::StreamOptions)
+            .then_some(StreamOptions { include_usage: true }),
     })
 }
 
@@ -223,7 +253,7 @@ impl Reading for ChunkReading {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::prompt::{Message, Role};
+    use crate::domain::prompt::{Message, Parameters, Role};
 
     #[test]
     fn the_limit_has_the_name_that_the_host_knows() {
@@ -250,6 +280,7 @@ mod tests {
             messages: [user].into(),
             max_tokens: 5,
             temperature: Some(0.5),
+            left_out: Parameters::NONE,
         };
         let sent: Value =
             serde_json::from_slice(&body(&request, LimitName::MaxCompletionTokens)).unwrap();
@@ -268,6 +299,28 @@ mod tests {
         let expected = serde_json::json!({
             "model": "gpt", "max_tokens": 5, "stream": true,
             "stream_options": {"include_usage": true},
+            "messages": [{"role": "user", "content": "Hi"}],
+        });
+        assert_eq!(sent, expected);
+    }
+
+    #[test]
+    fn what_a_model_refused_is_left_out_and_a_limit_takes_its_other_name() {
+        let user = Message { role: Role::User, content: "Hi".into() };
+        let left_out = [Parameter::Temperature, Parameter::StreamOptions, Parameter::MaxTokens]
+            .into_iter()
+            .fold(Parameters::NONE, Parameters::with);
+        let request = CallRequest {
+            upstream: "gpt".to_owned(),
+            system: "".into(),
+            messages: [user].into(),
+            max_tokens: 5,
+            temperature: Some(0.5),
+            left_out,
+        };
+        let sent: Value = serde_json::from_slice(&body(&request, LimitName::MaxTokens)).unwrap();
+        let expected = serde_json::json!({
+            "model": "gpt", "max_completion_tokens": 5, "stream": true,
             "messages": [{"role": "user", "content": "Hi"}],
         });
         assert_eq!(sent, expected);

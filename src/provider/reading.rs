@@ -96,7 +96,7 @@ impl<'a> AnswerText<'a> {
             // Refused with no text: no tier would take it. With some: the text is not the answer.
             Some(Stop::Refused) if blank => return Err(Cause::Moderated(ModerationStage::Input)),
             Some(Stop::Refused) => return Err(Cause::Moderated(ModerationStage::Output)),
-            Some(Stop::MaxTokens) if blank => return Err(Cause::LimitBeforeText),
+            Some(Stop::MaxTokens) if blank => return Err(Cause::OutputLimit),
             Some(Stop::End) if blank => return Err(Cause::NothingUsable),
             Some(Stop::MaxTokens) => StopReason::MaxTokens,
             Some(Stop::End) => StopReason::End,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Provider, Route};
 use crate::clock::{BoxFuture, Clock};
 use crate::domain::failure::CallFailure;
-use crate::domain::prompt::{Answer, CallRequest, StopReason};
+use crate::domain::prompt::{Answer, CallRequest, Parameter, StopReason};
 use crate::domain::usage::Usage;
 
 pub(super) struct Simulated {
@@ -73,6 +73,10 @@ impl Provider for Simulated {
         &self.routes
     }
 
+    fn can_leave_out(&self, _: Parameter) -> bool {
+        false
+    }
+
     fn call<'a>(
         &'a self,
         request: &'a CallRequest,
@@ -99,7 +103,7 @@ fn words(text: &str) -> i64 {
 mod tests {
     use super::*;
     use crate::clock::ManualClock;
-    use crate::domain::prompt::{Message, Role};
+    use crate::domain::prompt::{Message, Parameters, Role};
     use futures_util::FutureExt;
 
     fn request(max_tokens: u32) -> CallRequest {
@@ -110,6 +114,7 @@ mod tests {
             messages: [user("Good  morning 🫖")].into(),
             max_tokens,
             temperature: None,
+            left_out: Parameters::NONE,
         }
     }
 

@@ -18,6 +18,8 @@ use crate::domain::record::{Guard, Record, RecordKey, State};
 
 /// Times that a claim starts anew because the key row vanished under it or a record appeared.
 const ROUNDS: u32 = 8;
+/// Keys under which an input fails before it is answered from memory.
+const REFUSED_AFTER: i32 = 2;
 
 /// An arrival that wants to run.
 #[derive(Debug, Clone)]
@@ -44,6 +46,9 @@ pub struct Claim {
     pub quota_hits: u32,
     pub first_claimed_at: DateTime<Utc>,
     pub claimed_at: DateTime<Utc>,
+    /// The kind with which the same input failed finally under other keys, and the model that it
+    /// failed at. Looked up for an operation that is new and whose key and conversation were free.
+    pub refused: Option<(String, String)>,
 }
 
 #[derive(Debug)]
@@ -134,8 +139,11 @@ impl Store {
                             select $1, $2, won_key.day, $5, $6, $7, $8, $4, $3, $9, $10, $11
                             from held, won_key
                             returning day, claimed_at)
-                        select won.day as "day!", won.claimed_at as "claimed_at!", held.head_seq as "head_seq!"
-                        from won, held"#,
+                        select won.day as "day!", won.claimed_at as "claimed_at!", held.head_seq as "head_seq!",
+                            r.failure_kind as "refused_kind?", r.model as "refused_by?"
+                        from won cross join held left join refused_inputs r on r.tenant_id = $1
+                            and r.endpoint = $8 and r.request_hash = $9 and r.failures >= $13
+                            and r.until > clock_timestamp()"#,
                         new.tenant.as_str(),
                         new.key.id,
                         new.conversation_id.as_str(),
@@ -148,10 +156,14 @@ impl Store {
                         i64::from(node.0),
                         new.request_id.0,
                         offset,
+                        REFUSED_AFTER,
                     )
                     .fetch_optional(connection)
                     .await?;
-                    Ok(row.map(|row| new.won(row.day, row.claimed_at, row.head_seq)))
+                    Ok(row.map(|row| Claim {
+                        refused: row.refused_kind.zip(row.refused_by),
+                        ..new.won(row.day, row.claimed_at, row.head_seq)
+                    }))
                 })
             })
             .await
@@ -242,6 +254,7 @@ impl Store {
             quota_hits: record.quota_hits,
             first_claimed_at: record.first_claimed_at,
             claimed_at: record.claimed_at,
+            refused: None,
         }))
     }
 
@@ -299,6 +312,7 @@ impl NewClaim {
             quota_hits: 0,
             first_claimed_at: claimed_at,
             claimed_at,
+            refused: None,
         }
     }
 }

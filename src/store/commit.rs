@@ -5,6 +5,7 @@
 //! is written. A record that is ours with a conversation that is not raises, which undoes all.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
@@ -27,6 +28,8 @@ pub struct CallRow {
     pub status: Option<u16>,
     pub failure_kind: Option<&'static str>,
     pub changed: Option<String>,
+    /// Since the call before or the start of the run.
+    pub waited: Duration,
     pub usage: Usage,
     pub cost: Option<Decimal>,
     pub started_at: DateTime<Utc>,
@@ -160,11 +163,12 @@ async fn write_chat(
             insert into provider_calls (tenant_id, operation_id, request_id, call_no, counted,
                 provider, model, route, status, failure_kind, changed, input_tokens,
                 cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens,
-                cost_usd, started_at, ended_at)
+                cost_usd, started_at, ended_at, waited_ms)
             select won.tenant_id, won.operation_id, won.request_id, n.* from won, unnest($24::int[],
                 $25::bool[], $26::text[], $27::text[], $28::text[], $29::int[], $30::text[],
                 $31::text[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bigint[],
-                $36::bigint[], $37::numeric[], $38::timestamptz[], $39::timestamptz[]) as n),
+                $36::bigint[], $37::numeric[], $38::timestamptz[], $39::timestamptz[],
+                $40::bigint[]) as n),
         event as (
             insert into outbox (id, tenant_id, aggregatetype, aggregateid, type, payload)
             select $22::uuid, won.tenant_id, 'conversation', won.conversation_id, 'call_completed',
@@ -211,6 +215,7 @@ async fn write_chat(
         &calls.cost as &[Option<Decimal>],
         &calls.started_at,
         &calls.ended_at,
+        &calls.waited_ms,
     )
     .fetch_one(connection)
     .await?;
@@ -236,6 +241,7 @@ pub(super) struct CallColumns {
     pub cost: Vec<Option<Decimal>>,
     pub started_at: Vec<DateTime<Utc>>,
     pub ended_at: Vec<DateTime<Utc>>,
+    pub waited_ms: Vec<i64>,
 }
 
 impl CallColumns {
@@ -258,6 +264,7 @@ impl CallColumns {
             columns.cost.push(call.cost);
             columns.started_at.push(call.started_at);
             columns.ended_at.push(call.ended_at);
+            columns.waited_ms.push(i64::try_from(call.waited.as_millis()).unwrap_or(i64::MAX));
         }
         columns
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rust_decimal::Decimal;
+use sqlx::postgres::types::PgInterval;
 
 use super::Store;
 use super::commit::{CallColumns, CallRow, CommitOutcome};
@@ -21,8 +22,13 @@ pub struct Failure {
     pub answer: Option<StoredAnswer>,
     /// Whether the provider said that the account is out of credit.
     pub quota_hit: bool,
+    /// The model that refused the input for a reason of the input's own; such an input is remembered.
+    pub refused_by: Option<String>,
     pub calls: Vec<CallRow>,
 }
+
+/// How long a refused input is answered from memory.
+const REFUSED_FOR: PgInterval = PgInterval { months: 0, days: 1, microseconds: 0 };
 
 impl Store {
     /// Ends a run as failed, frees its conversation and keeps its calls, in one statement. The calls
@@ -43,7 +49,8 @@ impl Store {
                                 quota_hits = quota_hits + $10, completed_at = clock_timestamp()
                             where tenant_id = $1 and idempotency_key = $2 and day = $3
                                 and state = 'in_progress' and fence = $4 and request_id = $5
-                            returning tenant_id, idempotency_key, conversation_id),
+                            returning tenant_id, idempotency_key, conversation_id, endpoint,
+                                request_hash),
                         freed as (
                             update conversations c set active_key = null
                             where c.tenant_id = $1
@@ -53,12 +60,24 @@ impl Store {
                             insert into provider_calls (tenant_id, operation_id, request_id, call_no, counted,
                                 provider, model, route, status, failure_kind, changed, input_tokens,
                                 cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens,
-                                cost_usd, started_at, ended_at)
+                                cost_usd, started_at, ended_at, waited_ms)
                             select $1, $11, $5, n.* from unnest($12::int[], $13::bool[], $14::text[],
                                 $15::text[], $16::text[], $17::int[], $18::text[], $19::text[],
                                 $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[],
-                                $24::bigint[], $25::numeric[], $26::timestamptz[], $27::timestamptz[]) as n
-                            on conflict do nothing)
+                                $24::bigint[], $25::numeric[], $26::timestamptz[], $27::timestamptz[],
+                                $28::bigint[]) as n
+                            on conflict do nothing),
+                        remembered as (
+                            insert into refused_inputs as r (tenant_id, endpoint, request_hash, model,
+                                failure_kind, until)
+                            select tenant_id, endpoint, request_hash, $29, $6,
+                                clock_timestamp() + $30::interval
+                            from ended where $29::text is not null
+                            on conflict (tenant_id, endpoint, request_hash) do update set
+                                failures = case when r.model = excluded.model
+                                        and r.until > clock_timestamp() then r.failures + 1 else 1 end,
+                                model = excluded.model, failure_kind = excluded.failure_kind,
+                                until = excluded.until)
                         select count(*) as "ended!" from ended"#,
                         failure.at.tenant.as_str(),
                         failure.at.key,
@@ -87,6 +106,9 @@ impl Store {
                         &calls.cost as &[Option<Decimal>],
                         &calls.started_at,
                         &calls.ended_at,
+                        &calls.waited_ms,
+                        failure.refused_by.as_deref(),
+                        REFUSED_FOR,
                     )
                     .fetch_one(connection)
                     .await?;

@@ -3,6 +3,7 @@
 
 mod api_keys;
 mod audit;
+mod calls;
 mod cancel;
 mod claim;
 mod cleaning;
@@ -19,6 +20,7 @@ mod partitions;
 mod pool;
 mod reclaim;
 mod record;
+mod refused;
 mod retire;
 mod schema;
 mod session;
@@ -36,6 +38,7 @@ use uuid::Uuid;
 
 pub use api_keys::{ApiKeyRow, KnownKey, NewApiKey};
 pub use audit::{Finding, INVARIANTS, Invariant, Kept};
+pub use calls::KeptCall;
 pub use claim::{Claim, ClaimOutcome, NewClaim};
 pub use cleaning::{Cleaned, Cleaning};
 pub use commit::{CallRow, ChatCommit, CommitOutcome, CommitTrace};

@@ -128,6 +128,7 @@ impl Store {
                         quota_hits: row.quota_hits.try_into().unwrap_or(u32::MAX),
                         first_claimed_at: row.first_claimed_at,
                         claimed_at: row.claimed_at,
+                        refused: None,
                     }))
                 })
             })

@@ -74,7 +74,7 @@ async fn every_refusal_on_file_has_its_kind_in_either_form() {
     }
     let dropped = failure(&server, Wire::Anthropic, Reply::file("400_temperature_deprecated.json"));
     let told = diagnose(&dropped.await.facts);
-    assert_eq!(told.refused_parameter.as_deref(), Some("temperature"));
+    assert_eq!(told.refused_parameter.map(|it| it.as_str()), Some("temperature"));
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@
 use super::facts::{Cause, FailureFacts, ModerationStage, VendorError};
 use super::kind::FailureKind;
 use super::wordings::{self, says};
+use crate::domain::prompt::Parameter;
+use crate::domain::rules::ViolationCode;
 
 /// A kind with what else the facts tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +19,7 @@ pub struct Diagnosis {
     /// Told for [`FailureKind::Moderation`] alone.
     pub stage: Option<ModerationStage>,
     /// The parameter that this model does not take, with [`FailureKind::Input`] alone.
-    pub refused_parameter: Option<String>,
+    pub refused_parameter: Option<Parameter>,
 }
 
 impl Diagnosis {
@@ -48,9 +50,15 @@ pub fn diagnose(facts: &FailureFacts) -> Diagnosis {
             Diagnosis::of(FailureKind::Transient)
         }
         Cause::Deadline { .. } => Diagnosis::of(FailureKind::Timeout),
-        Cause::LimitBeforeText => Diagnosis::of(FailureKind::Truncated),
+        Cause::OutputLimit => Diagnosis::of(FailureKind::Truncated),
         Cause::Moderated(stage) => Diagnosis::moderated(*stage),
         Cause::AnswerTooLong { .. } => Diagnosis::of(FailureKind::Malformed),
+        Cause::RuleBroken(violation) => Diagnosis::of(match violation.code {
+            ViolationCode::JsonSyntax | ViolationCode::MaxBytes => FailureKind::Malformed,
+            ViolationCode::MaxChars | ViolationCode::MustMatch | ViolationCode::JsonSchema => {
+                FailureKind::Invalid
+            }
+        }),
     }
 }
 
@@ -167,27 +175,19 @@ fn inner_status(error: &VendorError) -> Option<u16> {
 }
 
 /// The parameter that the model does not take, where the error says that it is refused.
-fn refused_parameter(error: &VendorError, text: &str) -> Option<String> {
+fn refused_parameter(error: &VendorError, text: &str) -> Option<Parameter> {
     if !says(text, wordings::REFUSED_PARAMETER) {
         return None;
     }
-    let named = error.param.as_deref().map(str::trim).filter(|name| !name.is_empty());
-    if let Some(name) = named
-        && wordings::PARAMETERS.contains(&name)
-    {
-        return Some(name.to_owned());
+    let named = error.param.as_deref().map(str::trim);
+    if let Some(blamed) = Parameter::ALL.into_iter().find(|known| named == Some(known.as_str())) {
+        return Some(blamed);
     }
     // The first that is named is the refused one; a sentence may go on to name its successor. Of
     // two that start at the same place the longer is meant, and stands first in the list.
-    let mut first: Option<(usize, &str)> = None;
-    for name in wordings::PARAMETERS {
-        if let Some(at) = text.find(name)
-            && first.is_none_or(|(best, _)| at < best)
-        {
-            first = Some((at, name));
-        }
-    }
-    first.map(|(_, name)| name.to_owned())
+    let place = |known: &Parameter| text.find(known.as_str());
+    let named = Parameter::ALL.into_iter().filter_map(|known| Some((place(&known)?, known)));
+    named.min_by_key(|(at, _)| *at).map(|(_, known)| known)
 }
 
 fn searchable(error: &VendorError) -> String {

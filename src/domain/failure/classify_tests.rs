@@ -158,13 +158,13 @@ fn a_refused_parameter_is_named() {
     ] {
         let told = diagnose(&refusal(400, "invalid_request_error", message));
         assert_eq!(told.kind, K::Input);
-        assert_eq!(told.refused_parameter.as_deref(), Some(name), "{message}");
+        assert_eq!(told.refused_parameter.map(Parameter::as_str), Some(name), "{message}");
     }
     let mut by_param = error("invalid_request_error", "Unsupported value.");
     by_param.param = Some("temperature".to_owned());
     let cause = Cause::Refused { html: false, error: by_param };
     let told = diagnose(&FailureFacts { status: Some(400), ..FailureFacts::new(cause) });
-    assert_eq!(told.refused_parameter.as_deref(), Some("temperature"));
+    assert_eq!(told.refused_parameter, Some(Parameter::Temperature));
     let other = diagnose(&refusal(400, "invalid_request_error", "messages: empty"));
     assert_eq!((other.kind, other.refused_parameter), (K::Input, None));
 }
@@ -219,7 +219,7 @@ fn everything_that_is_no_refusal() {
         (Cause::Cut, K::Transient),
         (Cause::Unreadable { snippet: ".".to_owned() }, K::Transient),
         (Cause::NothingUsable, K::Transient),
-        (Cause::LimitBeforeText, K::Truncated),
+        (Cause::OutputLimit, K::Truncated),
         (Cause::Moderated(ModerationStage::Input), K::Moderation),
         (Cause::AnswerTooLong { limit_bytes: 10 }, K::Malformed),
     ] {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::domain::rules::Violation;
 use crate::domain::usage::Usage;
 
 /// What the headers said about when to come back, as raw text: reading it needs the time, which
@@ -110,14 +111,16 @@ pub enum Cause {
     },
     /// A success that ended well with no text in it.
     NothingUsable,
-    /// The output limit was reached before any text.
-    LimitBeforeText,
+    /// The output limit was reached before any text, or where a whole output is needed.
+    OutputLimit,
     /// The stop reason is a filter's or a refusal.
     Moderated(ModerationStage),
     /// An answer beyond what is held: an error, never a cut.
     AnswerTooLong {
         limit_bytes: usize,
     },
+    /// A whole answer that breaks a rule of ours.
+    RuleBroken(Violation),
 }
 
 /// Everything a classification needs to know.
@@ -161,12 +164,13 @@ impl FailureFacts {
             Cause::Cut => "stream ended without its end mark".to_owned(),
             Cause::Unreadable { snippet } => format!("unreadable: {snippet:?}"),
             Cause::NothingUsable => "a success with no text".to_owned(),
-            Cause::LimitBeforeText => "output limit reached before any text".to_owned(),
+            Cause::OutputLimit => "output limit reached".to_owned(),
             Cause::Moderated(ModerationStage::Input) => "refused before any text".to_owned(),
             Cause::Moderated(ModerationStage::Output) => "refused after some text".to_owned(),
             Cause::AnswerTooLong { limit_bytes } => {
                 format!("answer is longer than the limit of {limit_bytes} bytes")
             }
+            Cause::RuleBroken(violation) => format!("rule broken, {violation}"),
         };
         format!("{status}{what}")
     }

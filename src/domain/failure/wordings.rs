@@ -110,10 +110,6 @@ pub(super) const REFUSED_PARAMETER: &[&str] = &[
     "not permitted",
 ];
 
-/// The parameters we may send, so that a sentence can be searched for one.
-pub(super) const PARAMETERS: &[&str] =
-    &["temperature", "max_completion_tokens", "max_tokens", "stream_options"];
-
 /// Overload told in words inside an error with no telling status.
 pub(super) const OVERLOADED: &[&str] = &["overloaded", "at capacity"];
 

@@ -20,9 +20,10 @@ pub fn asked_wait(facts: &FailureFacts, now: DateTime<Utc>) -> Option<Duration> 
         | Cause::Cut
         | Cause::Unreadable { .. }
         | Cause::NothingUsable
-        | Cause::LimitBeforeText
+        | Cause::OutputLimit
         | Cause::Moderated(_)
-        | Cause::AnswerTooLong { .. } => None,
+        | Cause::AnswerTooLong { .. }
+        | Cause::RuleBroken(_) => None,
     })
 }
 

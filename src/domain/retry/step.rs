@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::RetryRules;
-use crate::domain::failure::{Diagnosis, FailureKind};
+use super::{Change, RetryRules};
+use crate::domain::failure::{Diagnosis, FailureKind, ModerationStage};
+use crate::domain::prompt::Parameter;
 
 /// No wait is shorter: a repeat at once after a refusal is what a storm is made of.
 const FLOOR: Duration = Duration::from_millis(100);
@@ -15,15 +16,36 @@ pub struct FailedCall {
     pub kind: FailureKind,
     /// False where the kind is a guess, see [`Diagnosis::known`].
     pub known: bool,
-    /// The route's place in the provider's list.
+    /// Where a filter stood, with [`FailureKind::Moderation`].
+    pub stage: Option<ModerationStage>,
+    /// The parameter that the model refused, where the call carried it and can do without.
+    pub refused: Option<Parameter>,
+    /// The model's place on the ladder; 0 is the one that was asked for.
+    pub tier: usize,
+    /// The route's place in its provider's list.
     pub route: usize,
     /// What the provider asked for, see [`super::parse_retry_after`].
     pub retry_after: Option<Duration>,
 }
 
 impl FailedCall {
-    pub fn new(diagnosis: &Diagnosis, route: usize, retry_after: Option<Duration>) -> FailedCall {
-        FailedCall { kind: diagnosis.kind, known: diagnosis.known, route, retry_after }
+    /// A failed call at a tier and a route; `can_leave_out` says of a refused parameter whether the
+    /// call carried it and is complete without.
+    pub fn new(
+        diagnosis: &Diagnosis,
+        (tier, route): (usize, usize),
+        can_leave_out: impl FnOnce(Parameter) -> bool,
+        retry_after: Option<Duration>,
+    ) -> FailedCall {
+        FailedCall {
+            kind: diagnosis.kind,
+            known: diagnosis.known,
+            stage: diagnosis.stage,
+            refused: diagnosis.refused_parameter.filter(|&parameter| can_leave_out(parameter)),
+            tier,
+            route,
+            retry_after,
+        }
     }
 }
 
@@ -32,8 +54,13 @@ impl FailedCall {
 pub struct Situation<'a> {
     /// The run's failed calls in order; the last is the one to decide on.
     pub history: &'a [FailedCall],
-    /// How many routes the provider has; 0 counts as 1.
+    /// How many routes the provider of the last call has; 0 counts as 1.
     pub routes: usize,
+    /// For every model on the ladder, the one asked for included, whether it has no room for a call
+    /// now; empty counts as one with room.
+    pub full_tiers: &'a [bool],
+    /// Whether the model of the last call takes a temperature.
+    pub takes_temperature: bool,
     /// The sum of the waits of this run so far.
     pub waited: Duration,
     /// Since the operation's first claim.
@@ -50,9 +77,13 @@ pub struct Situation<'a> {
 pub enum NextStep {
     /// Send the same request again on the same route after this time.
     Wait { duration: Duration },
+    /// Send the request at once, changed.
+    Change(Change),
     /// Send the same request at once on the route with this place in the list, and prefer it for
     /// the operation's other calls.
     Reroute { route: usize },
+    /// Ask the model at this place on the ladder at once.
+    Ladder { tier: usize },
     /// End the run with the kind of its last failure.
     GiveUp { reason: EndReason },
 }
@@ -79,6 +110,14 @@ pub enum EndReason {
     NoRouteLeft {
         routes: usize,
     },
+    /// Every model on the ladder was asked once.
+    NoTierLeft {
+        tiers: usize,
+    },
+    /// The one changed call that this failure gets was made.
+    ChangedInVain {
+        kind: FailureKind,
+    },
     /// The provider asks for more time than is left.
     RetryAfterTooLong {
         retry_after: Duration,
@@ -95,6 +134,49 @@ pub enum EndReason {
     },
 }
 
+/// How a run came to its end without an answer, as operators tell such ends apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The provider failed, and nothing that was left to do helped.
+    Failed,
+    /// It waited for its turn for as long as it may.
+    WaitedOut,
+    /// It was turned away at once, without a wait.
+    Discarded,
+    /// There was more to try and no time for it.
+    CutByBudget,
+}
+
+impl Ending {
+    /// The word in logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Ending::Failed => "failed",
+            Ending::WaitedOut => "waited_out",
+            Ending::Discarded => "discarded",
+            Ending::CutByBudget => "cut_by_budget",
+        }
+    }
+}
+
+impl EndReason {
+    pub const fn ending(&self) -> Ending {
+        match self {
+            EndReason::NoRepeatHelps { .. }
+            | EndReason::ProbedInVain { .. }
+            | EndReason::UnknownTwice
+            | EndReason::OutputShown
+            | EndReason::AttemptsUsed { .. }
+            | EndReason::NoRouteLeft { .. }
+            | EndReason::NoTierLeft { .. }
+            | EndReason::ChangedInVain { .. } => Ending::Failed,
+            EndReason::RetryAfterTooLong { .. }
+            | EndReason::WaitUsedUp { .. }
+            | EndReason::TooLate { .. } => Ending::CutByBudget,
+        }
+    }
+}
+
 impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -106,6 +188,8 @@ impl fmt::Display for EndReason {
                 write!(f, "{calls} calls of at most {max_attempts} are used")
             }
             EndReason::NoRouteLeft { routes } => write!(f, "all {routes} routes are refused"),
+            EndReason::NoTierLeft { tiers } => write!(f, "all {tiers} tiers were asked"),
+            EndReason::ChangedInVain { kind } => write!(f, "{kind} again after one changed call"),
             EndReason::RetryAfterTooLong { retry_after, left } => write!(
                 f,
                 "the provider asks for {} ms, {} ms are left",
@@ -164,14 +248,38 @@ fn decide(situation: &Situation<'_>, rules: &RetryRules) -> Result<NextStep, End
             may_call_again(situation, rules)?;
             Ok(NextStep::Reroute { route })
         }
+        FailureKind::Input => {
+            let refused = last.refused.ok_or(EndReason::NoRepeatHelps { kind })?;
+            // Left out once and refused all the same: it is something else that is wrong.
+            if earlier.iter().any(|call| call.tier == last.tier && call.refused == Some(refused)) {
+                return Err(EndReason::ChangedInVain { kind });
+            }
+            may_call_again(situation, rules)?;
+            Ok(NextStep::Change(Change::LeaveOut(refused)))
+        }
+        FailureKind::Malformed | FailureKind::Invalid => {
+            may_call_again(situation, rules)?;
+            Ok(feedback(situation))
+        }
+        FailureKind::Moderation => match last.stage {
+            Some(ModerationStage::Output) => {
+                let step = softer(situation)?;
+                may_call_again(situation, rules)?;
+                Ok(step)
+            }
+            // What was asked is refused, by any tier.
+            Some(ModerationStage::Input) | None => Err(EndReason::NoRepeatHelps { kind }),
+        },
+        FailureKind::Empty => {
+            if earlier.iter().any(|call| call.kind == kind) {
+                return Err(EndReason::ChangedInVain { kind });
+            }
+            may_call_again(situation, rules)?;
+            Ok(feedback(situation))
+        }
         FailureKind::Quota
-        | FailureKind::Input
         | FailureKind::TooLarge
-        | FailureKind::Moderation
         | FailureKind::Truncated
-        | FailureKind::Malformed
-        | FailureKind::Invalid
-        | FailureKind::Empty
         | FailureKind::NoSlot
         | FailureKind::Internal
         | FailureKind::Abandoned
@@ -183,6 +291,30 @@ fn decide(situation: &Situation<'_>, rules: &RetryRules) -> Result<NextStep, End
         | FailureKind::Database
         | FailureKind::GaveUp => Err(EndReason::NoRepeatHelps { kind }),
     }
+}
+
+fn feedback(situation: &Situation<'_>) -> NextStep {
+    NextStep::Change(Change::Feedback { hotter: situation.takes_temperature })
+}
+
+/// After a filter of the output: the next tier, each once, one with room before one without. Where
+/// there is no ladder, one changed call.
+fn softer(situation: &Situation<'_>) -> Result<NextStep, EndReason> {
+    let kind = FailureKind::Moderation;
+    let tiers = situation.full_tiers.len().max(1);
+    let filtered = situation.history.iter().filter(|call| call.kind == kind).count();
+    if tiers == 1 {
+        return if filtered > 1 {
+            Err(EndReason::ChangedInVain { kind })
+        } else {
+            Ok(feedback(situation))
+        };
+    }
+    let asked = |tier: usize| situation.history.iter().any(|call| call.tier == tier);
+    let left = || (0..tiers).filter(|tier| !asked(*tier));
+    let with_room = left().find(|tier| situation.full_tiers.get(*tier) == Some(&false));
+    let tier = with_room.or_else(|| left().next()).ok_or(EndReason::NoTierLeft { tiers })?;
+    Ok(NextStep::Ladder { tier })
 }
 
 fn may_call_again(situation: &Situation<'_>, rules: &RetryRules) -> Result<(), EndReason> {
@@ -249,9 +381,11 @@ pub fn backoff(failure: usize, jitter: f64, total_wait: Duration) -> Duration {
 /// The next route, after the last one tried and round the list, that did not refuse the region.
 fn untried_route(situation: &Situation<'_>) -> Result<usize, EndReason> {
     let routes = situation.routes.max(1);
-    let last = situation.history.last().map_or(0, |call| call.route);
+    let (tier, last) = situation.history.last().map_or((0, 0), |call| (call.tier, call.route));
     let refused = |route: usize| {
-        situation.history.iter().any(|call| call.route == route && call.kind == FailureKind::Region)
+        situation.history.iter().any(|call| {
+            call.tier == tier && call.route == route && call.kind == FailureKind::Region
+        })
     };
     (1..=routes)
         .map(|step| (last + step) % routes)
@@ -262,3 +396,7 @@ fn untried_route(situation: &Situation<'_>) -> Result<usize, EndReason> {
 #[cfg(test)]
 #[path = "step_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "step_properties.rs"]
+mod properties;

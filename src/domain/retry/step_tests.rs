@@ -1,17 +1,25 @@
 //! Each next step by the situation that calls for it.
 
-use proptest::prelude::*;
-
 use super::*;
 
 fn call(kind: FailureKind) -> FailedCall {
-    FailedCall { kind, known: true, route: 0, retry_after: None }
+    FailedCall {
+        kind,
+        known: true,
+        stage: None,
+        refused: None,
+        tier: 0,
+        route: 0,
+        retry_after: None,
+    }
 }
 
 fn situation(history: &[FailedCall]) -> Situation<'_> {
     Situation {
         history,
         routes: 1,
+        full_tiers: &[false],
+        takes_temperature: true,
         waited: Duration::ZERO,
         since_first_claim: Duration::ZERO,
         output_shown: false,
@@ -145,89 +153,88 @@ fn nothing_to_repeat_ends_the_run() {
     assert!(matches!(after(&[]), NextStep::GiveUp { .. }));
 }
 
-const NEVER_REPEATED: [FailureKind; 18] = [
-    FailureKind::Quota,
-    FailureKind::Input,
-    FailureKind::TooLarge,
-    FailureKind::Moderation,
-    FailureKind::Truncated,
-    FailureKind::Malformed,
-    FailureKind::Invalid,
-    FailureKind::Empty,
-    FailureKind::NoSlot,
-    FailureKind::Internal,
-    FailureKind::Abandoned,
-    FailureKind::Released,
-    FailureKind::Cancelled,
-    FailureKind::LeaseLost,
-    FailureKind::OutcomeUnknown,
-    FailureKind::RunLost,
-    FailureKind::Database,
-    FailureKind::GaveUp,
-];
-
-fn rules() -> impl Strategy<Value = RetryRules> {
-    (0u32..7, 0u64..20_000, 0u64..40_000).prop_map(|(max_attempts, total, give_up)| RetryRules {
-        max_attempts,
-        total_wait: Duration::from_millis(total),
-        give_up_after: Duration::from_millis(give_up),
-        max_runs: 6,
-    })
-}
-
-/// A kind, whether it is known, the Retry-After, the jitter, and how long the call took.
-type Weather = (usize, bool, Option<u64>, f64, u64);
-
-fn weather() -> impl Strategy<Value = Vec<Weather>> {
-    let kind = prop_oneof![4 => 0..8usize, 1 => 0..FailureKind::ALL.len()];
-    let asks = proptest::option::of(0u64..12_000);
-    prop::collection::vec((kind, any::<bool>(), asks, 0.0..=1.0f64, 0u64..9_000), 8)
-}
-
-proptest! {
-    /// A run in bad weather: it ends within its calls, and no wait goes beyond what is left.
-    #[test]
-    fn every_run_ends_within_its_limits(
-        rules in rules(), routes in 0usize..9, weather in weather(),
-    ) {
-        let (mut history, mut waited, mut elapsed) = (Vec::new(), Duration::ZERO, Duration::ZERO);
-        let (mut route, mut ended) = (0, false);
-        for (kind, known, asks, jitter, took) in weather {
-            elapsed += Duration::from_millis(took);
-            let kind = FailureKind::ALL[kind];
-            let retry_after = asks.map(Duration::from_millis);
-            history.push(FailedCall { kind, known, route, retry_after });
-            let at = Situation {
-                history: &history, routes, waited, since_first_claim: elapsed,
-                output_shown: false, jitter,
-            };
-            let step = next_step(&at, &rules);
-            if NEVER_REPEATED.contains(&kind) {
-                prop_assert_eq!(step, ends(EndReason::NoRepeatHelps { kind }));
-            }
-            match step {
-                NextStep::Wait { duration } => {
-                    prop_assert!(duration >= FLOOR);
-                    prop_assert!(kind == FailureKind::Auth || kind == FailureKind::Config
-                        || retry_after.is_none_or(|asked| duration >= asked));
-                    waited += duration;
-                    elapsed += duration;
-                    prop_assert!(waited <= rules.total_wait);
-                    prop_assert!(elapsed <= rules.give_up_after);
-                }
-                NextStep::Reroute { route: next } => {
-                    prop_assert!(next < routes);
-                    prop_assert!(!history.iter().any(|call|
-                        call.route == next && call.kind == FailureKind::Region));
-                    route = next;
-                }
-                NextStep::GiveUp { .. } => {
-                    ended = true;
-                    break;
-                }
-            }
-            prop_assert!(history.len() < rules.max_attempts as usize);
+#[test]
+fn an_answer_that_breaks_a_rule_is_asked_for_again_at_once_with_what_was_wrong() {
+    for kind in [FailureKind::Malformed, FailureKind::Invalid] {
+        let history = [call(kind); 4];
+        for calls in 1..4 {
+            let change = Change::Feedback { hotter: true };
+            assert_eq!(after(&history[..calls]), NextStep::Change(change), "{kind}");
         }
-        prop_assert!(ended, "eight failures in a row end any run of at most six calls");
+        let used = EndReason::AttemptsUsed { calls: 4, max_attempts: 4 };
+        assert_eq!(after(&history), ends(used));
+        let cold = Situation { takes_temperature: false, ..situation(&history[..1]) };
+        let step = next_step(&cold, &RetryRules::default());
+        assert_eq!(step, NextStep::Change(Change::Feedback { hotter: false }));
     }
+}
+
+#[test]
+fn nothing_found_gets_one_hotter_call() {
+    let empty = call(FailureKind::Empty);
+    assert_eq!(after(&[empty]), NextStep::Change(Change::Feedback { hotter: true }));
+    let twice = [empty, call(FailureKind::Transient), empty];
+    assert_eq!(after(&twice), ends(EndReason::ChangedInVain { kind: FailureKind::Empty }));
+}
+
+#[test]
+fn a_refused_parameter_is_left_out_once() {
+    let kind = FailureKind::Input;
+    assert_eq!(after(&[call(kind)]), ends(EndReason::NoRepeatHelps { kind }));
+    let refused = FailedCall { refused: Some(Parameter::Temperature), ..call(kind) };
+    let change = Change::LeaveOut(Parameter::Temperature);
+    assert_eq!(after(&[refused]), NextStep::Change(change));
+    assert_eq!(after(&[refused, refused]), ends(EndReason::ChangedInVain { kind }));
+    // The change before the retry was itself refused: the parameter goes, the feedback stays.
+    assert_eq!(after(&[call(FailureKind::Malformed), refused]), NextStep::Change(change));
+    let other = FailedCall { refused: Some(Parameter::StreamOptions), ..refused };
+    assert_eq!(
+        after(&[refused, other]),
+        NextStep::Change(Change::LeaveOut(Parameter::StreamOptions))
+    );
+}
+
+fn filtered(stage: ModerationStage, tier: usize) -> FailedCall {
+    FailedCall { stage: Some(stage), tier, ..call(FailureKind::Moderation) }
+}
+
+#[test]
+fn a_filter_of_the_input_stops_at_once_whatever_tiers_there_are() {
+    let kind = FailureKind::Moderation;
+    let history = [filtered(ModerationStage::Input, 0)];
+    let at = Situation { full_tiers: &[false; 9], ..situation(&history) };
+    let none_helps = ends(EndReason::NoRepeatHelps { kind });
+    assert_eq!(next_step(&at, &RetryRules::default()), none_helps);
+    assert_eq!(after(&[call(kind)]), none_helps, "nobody told the stage");
+}
+
+#[test]
+fn a_filter_of_the_output_takes_each_tier_once_and_a_full_one_last() {
+    let history = [0, 2, 1].map(|tier| filtered(ModerationStage::Output, tier));
+    let rules = RetryRules::default();
+    let mut at = Situation { full_tiers: &[false, true, false], ..situation(&history) };
+    at.history = &history[..1];
+    assert_eq!(next_step(&at, &rules), NextStep::Ladder { tier: 2 });
+    at.history = &history[..2];
+    assert_eq!(next_step(&at, &rules), NextStep::Ladder { tier: 1 }, "full, and all that is left");
+    at.history = &history;
+    assert_eq!(next_step(&at, &rules), ends(EndReason::NoTierLeft { tiers: 3 }));
+}
+
+#[test]
+fn a_filter_of_the_output_gets_one_changed_call_where_there_is_no_ladder() {
+    let one = filtered(ModerationStage::Output, 0);
+    assert_eq!(after(&[one]), NextStep::Change(Change::Feedback { hotter: true }));
+    let kind = FailureKind::Moderation;
+    assert_eq!(after(&[one, one]), ends(EndReason::ChangedInVain { kind }));
+}
+
+#[test]
+fn ends_are_told_apart() {
+    let kind = FailureKind::Transient;
+    assert_eq!(EndReason::NoRepeatHelps { kind }.ending(), Ending::Failed);
+    let (waited, total_wait) = (Duration::ZERO, Duration::ZERO);
+    assert_eq!(EndReason::WaitUsedUp { waited, total_wait }.ending(), Ending::CutByBudget);
+    let words = [Ending::Failed, Ending::WaitedOut, Ending::Discarded, Ending::CutByBudget];
+    assert_eq!(words.map(Ending::as_str), ["failed", "waited_out", "discarded", "cut_by_budget"]);
 }

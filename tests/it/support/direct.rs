@@ -142,6 +142,7 @@ pub fn chat_commit(claim: &Claim, message: &str, answer: &str) -> Arc<ChatCommit
             status: Some(200),
             failure_kind: None,
             changed: None,
+            waited: std::time::Duration::ZERO,
             usage,
             cost: None,
             started_at: clock.utc_now(),
@@ -162,6 +163,7 @@ pub fn failure(claim: &Claim, kind: &'static str) -> Failure {
         kind,
         answer: None,
         quota_hit: false,
+        refused_by: None,
         calls: calls.collect(),
     }
 }

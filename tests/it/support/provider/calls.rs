@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncekey::clock::Clock;
 use oncekey::domain::failure::CallFailure;
-use oncekey::domain::prompt::{Answer, CallRequest, Message, Role};
+use oncekey::domain::prompt::{Answer, CallRequest, Message, Parameters, Role};
 use oncekey::domain::secret::Secret;
 use oncekey::provider::{self, Provider, ProviderKind, ProviderSettings, Route};
 
@@ -39,6 +39,7 @@ pub fn request() -> CallRequest {
         messages: [Message { role: Role::User, content: "How are you?".into() }].into(),
         max_tokens: 100,
         temperature: None,
+        left_out: Parameters::NONE,
     }
 }
 

@@ -1,0 +1,403 @@
+//! A provider's slots: how many calls are under way at once, and whose turn is next.
+//!
+//! Waiting calls stand in one line per tenant, and a free slot goes to the tenant that holds the
+//! fewest; so one tenant's import of a thousand calls delays another's single one by at most the
+//! end of one call. What the provider answers decides how many slots there are
+//! ([`crate::domain::throttle`]). A slot comes back when it is dropped, on every way out of a run.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use crate::clock::{Clock, Moment};
+use crate::domain::failure::FailureKind;
+use crate::domain::ids::TenantId;
+use crate::domain::throttle::{Door, Refusal, Throttle, Turn};
+
+/// The part of the longest wait that chance takes off: calls that began to wait together do not
+/// give up together.
+const JITTER: f64 = 0.1;
+
+/// The slots of one provider; clones are the same ones.
+#[derive(Clone)]
+pub struct Slots(Arc<Inner>);
+
+struct Inner {
+    provider: String,
+    wait: Duration,
+    clock: Clock,
+    /// What times are counted from.
+    begun: Moment,
+    state: Mutex<State>,
+    /// Until when it is latched; changes wake all who wait.
+    latched: watch::Sender<Option<Moment>>,
+    gauges: Gauges,
+}
+
+/// What operators see of it.
+struct Gauges {
+    allowed: metrics::Gauge,
+    in_use: metrics::Gauge,
+    waiting: metrics::Gauge,
+}
+
+struct State {
+    throttle: Throttle,
+    in_use: usize,
+    waiting: usize,
+    /// Tenants that hold a slot or wait for one.
+    tenants: HashMap<TenantId, Line>,
+    /// Tenants that wait: by slots held, then by who had a turn longest ago.
+    order: BTreeSet<(usize, u64, TenantId)>,
+    /// Counts turns and places in line; never given twice.
+    next: u64,
+}
+
+#[derive(Default)]
+struct Line {
+    in_use: usize,
+    last_turn: u64,
+    places: BTreeMap<u64, oneshot::Sender<Slot>>,
+}
+
+/// The right to one call. Dropped, it is the next one's.
+pub struct Slot {
+    slots: Slots,
+    tenant: TenantId,
+}
+
+/// No slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoSlot {
+    /// None became free in time.
+    TimedOut,
+    /// None was free, and there is no waiting here.
+    Discarded { in_use: usize, allowed: usize },
+    /// The provider is latched for longer than one may wait.
+    Latched { left: Duration },
+    /// The account at the provider is out of credit.
+    Closed { left: Duration },
+}
+
+impl Slots {
+    /// `places` calls at once. `wait` zero: turned away at once. `latch` is how long the provider
+    /// is left alone after refusals in a row.
+    pub fn new(
+        provider: &str,
+        places: usize,
+        wait: Duration,
+        latch: Duration,
+        clock: Clock,
+    ) -> Slots {
+        let state = State {
+            throttle: Throttle::new(places, latch),
+            in_use: 0,
+            waiting: 0,
+            tenants: HashMap::new(),
+            order: BTreeSet::new(),
+            next: 0,
+        };
+        let inner = Inner {
+            provider: provider.to_owned(),
+            gauges: Gauges {
+                allowed: metrics::gauge!("oncekey_slots_allowed", "provider" => provider.to_owned()),
+                in_use: metrics::gauge!("oncekey_slots_in_use", "provider" => provider.to_owned()),
+                waiting: metrics::gauge!("oncekey_slots_waiting", "provider" => provider.to_owned()),
+            },
+            wait,
+            begun: clock.now(),
+            clock,
+            latched: watch::Sender::new(None),
+            state: Mutex::new(state),
+        };
+        inner.show(&inner.lock());
+        Slots(Arc::new(inner))
+    }
+
+    /// Whether no call could begin now.
+    pub fn is_full(&self) -> bool {
+        let state = self.0.lock();
+        state.in_use >= state.throttle.allowed() || state.throttle.door(self.0.now()) != Door::Open
+    }
+
+    /// How long the provider stays closed because its account is out of credit.
+    pub fn closed_for(&self) -> Option<Duration> {
+        match self.0.lock().throttle.door(self.0.now()) {
+            Door::Closed { left } => Some(left),
+            Door::Open | Door::Latched { .. } => None,
+        }
+    }
+
+    /// A slot for a call of this tenant's.
+    ///
+    /// # Errors
+    /// [`NoSlot`] says what it waited for, or why it did not.
+    pub async fn take(&self, tenant: &TenantId) -> Result<Slot, NoSlot> {
+        let mut latched = self.0.latched.subscribe();
+        let (mut given, _place) = match self.enter(tenant)? {
+            Entered::With(slot) => return Ok(slot),
+            Entered::Line(given, place) => (given, place),
+        };
+        let clock = &self.0.clock;
+        let wait = self.0.wait.mul_f64(1.0 - JITTER * clock.chance());
+        let deadline = clock.now() + wait;
+        loop {
+            let until = *latched.borrow_and_update();
+            let until = until.filter(|until| *until > clock.now());
+            tokio::select! {
+                biased;
+                slot = &mut given => return slot.map_err(|_| self.sent_away()),
+                () = clock.sleep_until(until.unwrap_or(deadline)), if until.is_some() => self.hand_out(),
+                // The sender lives as long as these slots.
+                _ = latched.changed() => {}
+                () = clock.sleep_until(deadline) => return Err(self.sent_away()),
+            }
+        }
+    }
+
+    /// Why one that waited gets none.
+    fn sent_away(&self) -> NoSlot {
+        match self.0.lock().throttle.door(self.0.now()) {
+            Door::Open => NoSlot::TimedOut,
+            Door::Latched { left } => NoSlot::Latched { left },
+            Door::Closed { left } => NoSlot::Closed { left },
+        }
+    }
+
+    /// Takes a slot or a place in line.
+    fn enter(&self, tenant: &TenantId) -> Result<Entered, NoSlot> {
+        let mut state = self.0.lock();
+        let door = state.throttle.door(self.0.now());
+        match door {
+            Door::Closed { left } => return Err(NoSlot::Closed { left }),
+            Door::Latched { left } if left > self.0.wait => return Err(NoSlot::Latched { left }),
+            Door::Latched { .. } | Door::Open => {}
+        }
+        let allowed = state.throttle.allowed();
+        // Whoever waits has been passed over by no one: where places are free, nobody does.
+        if door == Door::Open && state.in_use < allowed && state.order.is_empty() {
+            state.take(tenant);
+            self.0.show(&state);
+            drop(state);
+            return Ok(Entered::With(self.slot(tenant)));
+        }
+        if self.0.wait.is_zero() {
+            return Err(NoSlot::Discarded { in_use: state.in_use, allowed });
+        }
+        let (give, given) = oneshot::channel();
+        let number = state.wait(tenant, give);
+        self.0.show(&state);
+        drop(state);
+        let place = Place { slots: self.clone(), tenant: tenant.clone(), number };
+        // Between the end of a latch and the first look at it nobody may have been served.
+        self.hand_out();
+        Ok(Entered::Line(given, place))
+    }
+
+    fn slot(&self, tenant: &TenantId) -> Slot {
+        Slot { slots: self.clone(), tenant: tenant.clone() }
+    }
+
+    /// Gives what is free to those who wait.
+    fn hand_out(&self) {
+        let mut turns = Vec::new();
+        {
+            let mut state = self.0.lock();
+            while state.in_use < state.throttle.allowed()
+                && state.throttle.door(self.0.now()) == Door::Open
+                && let Some(turn) = state.next_turn()
+            {
+                turns.push(turn);
+            }
+            self.0.show(&state);
+        }
+        for (tenant, give) in turns {
+            // Whoever has gone meanwhile leaves the slot to the next by dropping it.
+            let _ = give.send(self.slot(&tenant));
+        }
+    }
+
+    fn tell(&self, turn: Option<Turn>) {
+        let provider = self.0.provider.as_str();
+        match turn {
+            None => {}
+            Some(Turn::Reduced { from }) => {
+                tracing::warn!(
+                    event = "slots_reduced",
+                    provider,
+                    from,
+                    to = 1,
+                    "one call at a time"
+                );
+            }
+            Some(Turn::Restored { to }) => {
+                tracing::info!(event = "slots_restored", provider, to, "as many calls as ever");
+            }
+            Some(Turn::Latched { time, refusals }) => {
+                let for_ms = time.as_millis();
+                tracing::error!(
+                    event = "provider_latched",
+                    provider,
+                    for_ms,
+                    refusals,
+                    "no calls for a while: nothing but refusals came back"
+                );
+                metrics::counter!("oncekey_latched_total", "provider" => provider.to_owned())
+                    .increment(1);
+                self.0.latched.send_replace(Some(self.0.clock.now() + time));
+            }
+            Some(Turn::Closed { time }) => {
+                let for_ms = time.as_millis();
+                tracing::error!(
+                    event = "provider_closed",
+                    provider,
+                    for_ms,
+                    "no calls until then: the account is out of credit"
+                );
+                // Whoever waits in line waits for nothing.
+                self.0.lock().dismiss();
+            }
+        }
+    }
+}
+
+enum Entered {
+    With(Slot),
+    Line(oneshot::Receiver<Slot>, Place),
+}
+
+/// A place in line, given up when it is dropped.
+struct Place {
+    slots: Slots,
+    tenant: TenantId,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.slots.0.lock();
+        state.leave(&self.tenant, self.number);
+        self.slots.0.show(&state);
+    }
+}
+
+impl Slot {
+    /// The call was answered, by a success or by what says as much about the provider's load.
+    pub fn answered(&self) {
+        let turn = self.slots.0.lock().throttle.answered();
+        self.slots.tell(turn);
+    }
+
+    /// The call failed. `sent` is when it was sent.
+    pub fn failed(&self, kind: FailureKind, sent: Moment, retry_after: Option<Duration>) {
+        let inner = &self.slots.0;
+        let refusal = Refusal { kind, sent: sent.since(inner.begun), retry_after };
+        let turn = inner.lock().throttle.failed(&refusal, inner.now());
+        self.slots.tell(turn);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.0.lock().give_back(&self.tenant);
+        self.slots.hand_out();
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Duration {
+        self.clock.now().since(self.begun)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements that hold the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show(&self, state: &State) {
+        #[expect(clippy::cast_precision_loss, reason = "counts of calls, far below 2^52")]
+        let show = |gauge: &metrics::Gauge, value: usize| gauge.set(value as f64);
+        show(&self.gauges.allowed, state.throttle.allowed());
+        show(&self.gauges.in_use, state.in_use);
+        show(&self.gauges.waiting, state.waiting);
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn take(&mut self, tenant: &TenantId) {
+        let turn = self.number();
+        self.in_use += 1;
+        let line = self.tenants.entry(tenant.clone()).or_default();
+        line.in_use += 1;
+        line.last_turn = turn;
+    }
+
+    fn wait(&mut self, tenant: &TenantId, give: oneshot::Sender<Slot>) -> u64 {
+        let number = self.number();
+        let line = self.tenants.entry(tenant.clone()).or_default();
+        line.places.insert(number, give);
+        self.waiting += 1;
+        self.order.insert((line.in_use, line.last_turn, tenant.clone()));
+        number
+    }
+
+    /// The next one in line, with its slot counted.
+    fn next_turn(&mut self) -> Option<(TenantId, oneshot::Sender<Slot>)> {
+        let (_, _, tenant) = self.order.pop_first()?;
+        let turn = self.number();
+        let line = self.tenants.get_mut(&tenant)?;
+        let (_, give) = line.places.pop_first()?;
+        line.in_use += 1;
+        line.last_turn = turn;
+        self.in_use += 1;
+        self.waiting -= 1;
+        if !line.places.is_empty() {
+            self.order.insert((line.in_use, line.last_turn, tenant.clone()));
+        }
+        Some((tenant, give))
+    }
+
+    fn give_back(&mut self, tenant: &TenantId) {
+        self.in_use -= 1;
+        self.change(tenant, |line| line.in_use -= 1);
+    }
+
+    fn leave(&mut self, tenant: &TenantId, number: u64) {
+        let mut left = false;
+        self.change(tenant, |line| left = line.places.remove(&number).is_some());
+        self.waiting -= usize::from(left);
+    }
+
+    /// Sends everybody who waits away: their ends of the line are closed.
+    fn dismiss(&mut self) {
+        self.order.clear();
+        self.waiting = 0;
+        self.tenants.retain(|_, line| {
+            line.places.clear();
+            line.in_use > 0
+        });
+    }
+
+    /// Changes a tenant's line and keeps its place in the order.
+    fn change(&mut self, tenant: &TenantId, change: impl FnOnce(&mut Line)) {
+        let Some(line) = self.tenants.get_mut(tenant) else { return };
+        self.order.remove(&(line.in_use, line.last_turn, tenant.clone()));
+        change(line);
+        if !line.places.is_empty() {
+            self.order.insert((line.in_use, line.last_turn, tenant.clone()));
+        } else if line.in_use == 0 {
+            self.tenants.remove(tenant);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "slots_tests.rs"]
+mod tests;
