@@ -18,7 +18,7 @@ use crate::http::{Http, RenderMetrics, ServerSettings, router, serve};
 use crate::lifecycle::Lifecycle;
 use crate::operation::{
     BeatingRuns, MissingKey, Model, Models, Node, OperationSettings, Operations, Refused,
-    Rejections, Slots,
+    Rejections, Slots, Stall,
 };
 use crate::provider::{self, Provider, ProviderKind, ProviderSettings, Route};
 use crate::store::{Store, StoreError, StoreSettings};
@@ -92,8 +92,9 @@ pub fn store(
 impl App {
     /// Migrates, registers, and serves. Ready for requests when it returns.
     pub async fn start(setup: Setup) -> Result<Self, AppError> {
-        let Setup { config, clock, .. } = setup;
-        let store = store(&config, &setup.database_url, &clock, setup.clock_offset)?;
+        let Setup { config, clock, faults, .. } = setup;
+        let store = store(&config, &setup.database_url, &clock, setup.clock_offset)?
+            .with_faults(faults.clone());
         store.migrate().await?;
         if setup.alone {
             store.declare_alone().await?;
@@ -105,7 +106,7 @@ impl App {
             }
             tracing::error!(event = "partitions_failed", %error, "a day ahead has no partition");
         }
-        let models = models(&config, &clock)?;
+        let models = models(&config, &clock, &faults)?;
         // Bound before anything is announced: the address that other nodes reach may hold its port.
         let listener = TcpListener::bind(config.listen)
             .await
@@ -125,13 +126,14 @@ impl App {
             runs: runs.clone(),
             advertised: config.advertise.clone().unwrap_or_else(|| format!("http://{address}")),
             heartbeat: idempotency.heartbeat,
+            stall: Stall::new(faults.clone()),
         };
         node.start().await?;
         let operations = Operations::new(
             store.clone(),
             clock.clone(),
             lifecycle.clone(),
-            setup.faults,
+            faults,
             operation_settings(&config),
             models,
             runs,
@@ -224,10 +226,16 @@ fn operation_settings(config: &Config) -> OperationSettings {
 }
 
 /// All models, those of one provider sharing its client and its slots.
-fn models(config: &Config, clock: &Clock) -> Result<Models, AppError> {
+fn models(config: &Config, clock: &Clock, faults: &Faults) -> Result<Models, AppError> {
     let mut models = Models::new();
     for (name, settings) in &config.providers {
-        let built = built(name, settings, clock)?;
+        let built = provider::with_faults(
+            built(name, settings, clock)?,
+            faults,
+            clock.clone(),
+            settings.first_byte_timeout,
+            settings.call_timeout,
+        );
         let slots = Slots::new(
             name,
             settings.max_concurrency as usize,

@@ -1,5 +1,6 @@
 //! The database of a command: the one that is named, or the private cluster.
 
+use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use super::Failure;
 use crate::app;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::faults::{Fault, Plan};
 use crate::lifecycle::Lifecycle;
 use crate::postgres::{Cluster, ClusterSettings, PostgresError, start_or_attach};
 use crate::store::{Store, StoreError};
@@ -138,11 +140,10 @@ pub async fn with_store<T, F>(config: &Config, work: impl FnOnce(Store) -> F) ->
 where
     F: Future<Output = Result<T, Failure>>,
 {
+    let offset = fault_plan()?.duration(Fault::ClockOffset);
     let database = Database::open(config).await?;
     let outcome = async {
-        let offset = clock_offset(std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        }))?;
+        let offset = offset.unwrap_or_default();
         let store =
             app::store(config, &database.url, &Clock::system(), offset).map_err(Failure::no)?;
         store.migrate().await.map_err(|error| no_database(config, error))?;
@@ -155,19 +156,12 @@ where
     outcome
 }
 
-/// `ONCEKEY_FAULT_CLOCK_OFFSET`, which only a process with faults may have.
-pub fn clock_offset(
-    variables: impl Iterator<Item = (String, String)>,
-) -> Result<Duration, Failure> {
-    let variables: std::collections::BTreeMap<_, _> = variables.collect();
-    let Some(text) = variables.get("ONCEKEY_FAULT_CLOCK_OFFSET") else { return Ok(Duration::ZERO) };
-    if variables.get("ONCEKEY_FAULTS").map(String::as_str) != Some("on") {
-        return Err(Failure::Usage(
-            "ONCEKEY_FAULT_CLOCK_OFFSET needs ONCEKEY_FAULTS=on as well".into(),
-        ));
-    }
-    humantime::parse_duration(text)
-        .map_err(|error| Failure::Usage(format!("ONCEKEY_FAULT_CLOCK_OFFSET: {error}")))
+/// What this process is asked to do wrong.
+pub fn fault_plan() -> Result<Plan, Failure> {
+    // What is no text is no value either, and is refused as one.
+    let text = |text: OsString| text.to_string_lossy().into_owned();
+    let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+    Plan::read(variables).map_err(Failure::Usage)
 }
 
 /// Runs what blocks on a thread for such work.

@@ -9,13 +9,13 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
-use super::database::{Database, Named, clock_offset, no_database};
+use super::database::{Database, Named, fault_plan, no_database};
 use super::key::new_key;
 use crate::app::{App, AppError, Setup};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::domain::api_key::ApiRole;
-use crate::faults::Faults;
+use crate::faults::{self, Fault, Faults};
 use crate::lifecycle::Lifecycle;
 use crate::store::Store;
 use crate::telemetry;
@@ -26,6 +26,7 @@ const SUM_UP_EVERY: Duration = Duration::from_secs(5);
 const FIRST_TENANT: &str = "dev";
 
 #[derive(Args)]
+#[command(after_long_help = faults::help())]
 pub struct Serve {
     /// Where to listen, instead of the configured address.
     #[arg(long, value_name = "ADDR")]
@@ -42,8 +43,7 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
     };
     telemetry::log(variables()).map_err(|error| Failure::Usage(error.to_string()))?;
     let metrics = telemetry::metrics().map_err(Failure::no)?;
-    let faults = Faults::from_variables(variables()).map_err(Failure::Usage)?;
-    let clock_offset = clock_offset(variables())?;
+    let faults = Faults::asked(fault_plan()?);
     for warning in &config.warnings {
         tracing::warn!(event = "configuration", "{warning}");
     }
@@ -58,8 +58,8 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
         config,
         database_url: database.url.clone(),
         clock: clock.clone(),
+        clock_offset: faults.take_duration(Fault::ClockOffset).unwrap_or_default(),
         faults,
-        clock_offset,
         alone: database.started_here(),
         render_metrics: {
             let metrics = metrics.clone();

@@ -27,7 +27,7 @@ use tracing::Instrument;
 
 pub use heartbeat::BeatingRuns;
 pub use models::{Model, Models, Refused, Rejections};
-pub use node::Node;
+pub use node::{Node, Stall};
 pub use outcome::{Outcome, Reply};
 pub use reads::{Readiness, Removal};
 pub use slots::Slots;

@@ -3,13 +3,15 @@
 //! One task owns the session. Any error closes it, and opening it anew, at once, takes the lock back
 //! well within the second that a detector waits.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::heartbeat::BeatingRuns;
 use crate::clock::{Clock, Moment};
 use crate::domain::ids::NodeId;
+use crate::faults::{Fault, Faults};
 use crate::lifecycle::Lifecycle;
-use crate::store::{NodeSession, Registration, Store, StoreError};
+use crate::store::{Beat, BeatingRun, NodeSession, Registration, Store, StoreError};
 
 /// How often other nodes' locks are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
@@ -24,6 +26,7 @@ pub struct Node {
     pub runs: BeatingRuns,
     pub advertised: String,
     pub heartbeat: Duration,
+    pub stall: Stall,
 }
 
 impl Node {
@@ -137,7 +140,10 @@ impl Node {
         let runs = self.runs.beating();
         if !runs.is_empty() {
             let sent: Moment = self.clock.now();
-            let answers = session.beat(&runs).await?;
+            let answers = match self.stall.withheld(&runs, sent) {
+                Some(answers) => answers,
+                None => session.beat(&runs).await?,
+            };
             self.runs.beaten(&runs, &answers, sent);
         }
         Ok(())
@@ -147,4 +153,27 @@ impl Node {
 enum Ended {
     Dead,
     Unregistered,
+}
+
+/// Beats that are not sent because a fault was asked for. The node takes them for landed, as one that
+/// sleeps would: so only the others, who see it silent, and the fence stand against what it does next.
+#[derive(Default)]
+pub struct Stall {
+    faults: Faults,
+    /// Known with the first run.
+    over: OnceLock<Moment>,
+}
+
+impl Stall {
+    pub fn new(faults: Faults) -> Self {
+        Self { faults, over: OnceLock::new() }
+    }
+
+    /// What the node believes instead of asking; `None`: it beats.
+    fn withheld(&self, runs: &[BeatingRun], now: Moment) -> Option<Vec<Beat>> {
+        let time = self.faults.duration(Fault::HeartbeatStall)?;
+        let over = *self.over.get_or_init(|| now + time);
+        let stalled = now < over && self.faults.take(Fault::HeartbeatStall);
+        stalled.then(|| runs.iter().map(|_| Beat::Landed).collect())
+    }
 }

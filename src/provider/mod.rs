@@ -8,6 +8,7 @@
 mod anthropic;
 mod errors;
 mod exchange;
+mod faulty;
 mod http;
 mod openai;
 mod reading;
@@ -17,6 +18,8 @@ mod text;
 
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use faulty::with_faults;
 
 use crate::clock::{BoxFuture, Clock};
 use crate::domain::failure::CallFailure;

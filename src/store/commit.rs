@@ -12,6 +12,7 @@ use rust_decimal::Decimal;
 
 use super::Store;
 use super::error::StoreError;
+use super::lost_connection;
 use crate::domain::ids::{EventId, TurnId};
 use crate::domain::record::{Guard, RecordKey};
 use crate::domain::usage::{Usage, UsageSource};
@@ -82,10 +83,16 @@ impl Store {
     /// Writes a chat's outcome. Errors: `LeaseLost` where the conversation is another operation's,
     /// `Unavailable` where it is unknown whether the commit took effect (`trace_commit` tells).
     pub async fn commit_chat(&self, commit: Arc<ChatCommit>) -> Result<CommitOutcome, StoreError> {
+        let faults = self.faults.clone();
         self.database
             .run("commit", move |connection| {
-                let commit = commit.clone();
-                Box::pin(async move { write_chat(connection, &commit).await })
+                let (commit, faults) = (commit.clone(), faults.clone());
+                Box::pin(async move {
+                    lost_connection::before_commit(&faults, connection).await;
+                    let outcome = write_chat(connection, &commit).await?;
+                    lost_connection::after_commit(&faults, connection).await?;
+                    Ok(outcome)
+                })
             })
             .await
     }

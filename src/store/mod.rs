@@ -15,6 +15,7 @@ mod erase;
 mod error;
 mod fail;
 mod lease;
+mod lost_connection;
 mod nodes;
 mod partitions;
 mod pool;
@@ -59,6 +60,7 @@ use crate::clock::Clock;
 use crate::domain::ids::{NodeId, TenantId};
 use crate::domain::liveness::LivenessRules;
 use crate::domain::record::Record;
+use crate::faults::Faults;
 
 /// What the store is built from.
 #[derive(Clone)]
@@ -82,6 +84,7 @@ pub struct Store {
     liveness: LivenessRules,
     clock_offset: PgInterval,
     node: Arc<AtomicI32>,
+    faults: Faults,
 }
 
 impl Store {
@@ -97,7 +100,13 @@ impl Store {
             liveness: settings.liveness,
             clock_offset: interval(settings.clock_offset),
             node: Arc::new(AtomicI32::new(0)),
+            faults: Faults::none(),
         })
+    }
+
+    /// The same store, whose commits meet these faults.
+    pub fn with_faults(self, faults: Faults) -> Self {
+        Self { faults, ..self }
     }
 
     /// The id under which this process claims; 0 before the first registration, which no node has.

@@ -1,0 +1,52 @@
+//! The places on an operation's way at which it can be held or ended.
+
+use super::table::Fault;
+
+/// Where an operation can be interrupted, in the order in which a run passes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Point {
+    BeforeClaim,
+    /// The claim is won and the run has begun; nothing is read yet.
+    AfterClaim,
+    BeforeCall,
+    /// The provider's answer is whole; nothing is written yet.
+    AfterCall,
+    BeforeCommit,
+    /// Committed; nobody has been told.
+    AfterCommit,
+}
+
+impl Point {
+    pub const ALL: [Point; 6] = [
+        Point::BeforeClaim,
+        Point::AfterClaim,
+        Point::BeforeCall,
+        Point::AfterCall,
+        Point::BeforeCommit,
+        Point::AfterCommit,
+    ];
+
+    /// The word in logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Point::BeforeClaim => "before_claim",
+            Point::AfterClaim => "after_claim",
+            Point::BeforeCall => "before_call",
+            Point::AfterCall => "after_call",
+            Point::BeforeCommit => "before_commit",
+            Point::AfterCommit => "after_commit",
+        }
+    }
+
+    /// The fault that holds or ends an operation here.
+    pub(super) fn fault(self) -> Fault {
+        match self {
+            Point::BeforeClaim => Fault::BeforeClaim,
+            Point::AfterClaim => Fault::AfterClaim,
+            Point::BeforeCall => Fault::BeforeCall,
+            Point::AfterCall => Fault::AfterCall,
+            Point::BeforeCommit => Fault::BeforeCommit,
+            Point::AfterCommit => Fault::AfterCommit,
+        }
+    }
+}
