@@ -17,6 +17,7 @@ mod sections;
 #[cfg(test)]
 mod tests;
 mod values;
+mod wrong;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -9,20 +9,16 @@ use url::Url;
 use super::file::{File, Kind, ProviderSection, RouteEntry, SinkEntry, SinkKind};
 use super::layers::Layers;
 use super::models;
+use super::wrong::{SIMULATED, Wrong, at_least_one, given, wrong};
 use super::{
     Config, ConfigError, Database, DatabaseUrl, Environment, Provider, ProviderKind, Route,
     SecretVariable, Simulated, Sink, Upstream,
 };
 
-/// The name of the provider that serves where none is configured, and that needs no `kind`.
-pub(super) const SIMULATED: &str = "simulated";
 /// The longest wait that `Prefer` may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(900);
 /// Beats that fit into the silence after which a run counts as lost: one lost, one late, one more.
 const BEATS_UNTIL_STALE: u32 = 3;
-
-/// A setting by its dotted name, and what is wrong with it.
-pub(super) type Wrong = (String, String);
 
 pub(super) fn config(layers: Layers, environment: &Environment) -> Result<Config, ConfigError> {
     let file = layers.read()?;
@@ -251,19 +247,6 @@ fn address(setting: &str, text: &str, schemes: &[&str]) -> Result<String, Wrong>
     Ok(text.trim_end_matches('/').to_owned())
 }
 
-/// An empty text is how a variable says that there is none.
-pub(super) fn given(text: Option<&str>) -> Option<&str> {
-    text.filter(|text| !text.is_empty())
-}
-
-pub(super) fn at_least_one(setting: impl Into<String>, count: u32) -> Result<(), Wrong> {
-    if count == 0 { Err(wrong(setting, "0 is too few: at least 1")) } else { Ok(()) }
-}
-
 fn longer_than_zero(setting: impl Into<String>, period: Duration) -> Result<(), Wrong> {
     if period.is_zero() { Err(wrong(setting, "it must be longer than 0s")) } else { Ok(()) }
-}
-
-pub(super) fn wrong(setting: impl Into<String>, message: impl Into<String>) -> Wrong {
-    (setting.into(), message.into())
 }

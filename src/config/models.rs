@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use regex::Regex;
 
-use super::check::{SIMULATED, Wrong, at_least_one, given, wrong};
 use super::file::ModelSection;
+use super::wrong::{SIMULATED, Wrong, at_least_one, given, wrong};
 use super::{Model, Provider, ProviderKind};
 use crate::domain::rules::{AnswerRules, Schema};
 use crate::domain::usage::Prices;

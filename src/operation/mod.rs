@@ -17,6 +17,7 @@ mod reads;
 mod request;
 mod run;
 mod slots;
+mod turns;
 mod waiting;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,12 +5,12 @@
 //! end of one call. What the provider answers decides how many slots there are
 //! ([`crate::domain::throttle`]). A slot comes back when it is dropped, on every way out of a run.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
+use super::turns::Turns;
 use crate::clock::{Clock, Moment};
 use crate::domain::failure::FailureKind;
 use crate::domain::ids::TenantId;
@@ -45,21 +45,7 @@ struct Gauges {
 
 struct State {
     throttle: Throttle,
-    in_use: usize,
-    waiting: usize,
-    /// Tenants that hold a slot or wait for one.
-    tenants: HashMap<TenantId, Line>,
-    /// Tenants that wait: by slots held, then by who had a turn longest ago.
-    order: BTreeSet<(usize, u64, TenantId)>,
-    /// Counts turns and places in line; never given twice.
-    next: u64,
-}
-
-#[derive(Default)]
-struct Line {
-    in_use: usize,
-    last_turn: u64,
-    places: BTreeMap<u64, oneshot::Sender<Slot>>,
+    turns: Turns<oneshot::Sender<Slot>>,
 }
 
 /// The right to one call. Dropped, it is the next one's.
@@ -91,14 +77,7 @@ impl Slots {
         latch: Duration,
         clock: Clock,
     ) -> Slots {
-        let state = State {
-            throttle: Throttle::new(places, latch),
-            in_use: 0,
-            waiting: 0,
-            tenants: HashMap::new(),
-            order: BTreeSet::new(),
-            next: 0,
-        };
+        let state = State { throttle: Throttle::new(places, latch), turns: Turns::default() };
         let inner = Inner {
             provider: provider.to_owned(),
             gauges: Gauges {
@@ -119,7 +98,8 @@ impl Slots {
     /// Whether no call could begin now.
     pub fn is_full(&self) -> bool {
         let state = self.0.lock();
-        state.in_use >= state.throttle.allowed() || state.throttle.door(self.0.now()) != Door::Open
+        state.turns.in_use() >= state.throttle.allowed()
+            || state.throttle.door(self.0.now()) != Door::Open
     }
 
     /// How long the provider stays closed because its account is out of credit.
@@ -177,17 +157,17 @@ impl Slots {
         }
         let allowed = state.throttle.allowed();
         // Whoever waits has been passed over by no one: where places are free, nobody does.
-        if door == Door::Open && state.in_use < allowed && state.order.is_empty() {
-            state.take(tenant);
+        if door == Door::Open && state.turns.in_use() < allowed && state.turns.nobody_waits() {
+            state.turns.take(tenant);
             self.0.show(&state);
             drop(state);
             return Ok(Entered::With(self.slot(tenant)));
         }
         if self.0.wait.is_zero() {
-            return Err(NoSlot::Discarded { in_use: state.in_use, allowed });
+            return Err(NoSlot::Discarded { in_use: state.turns.in_use(), allowed });
         }
         let (give, given) = oneshot::channel();
-        let number = state.wait(tenant, give);
+        let number = state.turns.wait(tenant, give);
         self.0.show(&state);
         drop(state);
         let place = Place { slots: self.clone(), tenant: tenant.clone(), number };
@@ -205,9 +185,9 @@ impl Slots {
         let mut turns = Vec::new();
         {
             let mut state = self.0.lock();
-            while state.in_use < state.throttle.allowed()
+            while state.turns.in_use() < state.throttle.allowed()
                 && state.throttle.door(self.0.now()) == Door::Open
-                && let Some(turn) = state.next_turn()
+                && let Some(turn) = state.turns.next()
             {
                 turns.push(turn);
             }
@@ -257,7 +237,7 @@ impl Slots {
                     "no calls until then: the account is out of credit"
                 );
                 // Whoever waits in line waits for nothing.
-                self.0.lock().dismiss();
+                self.0.lock().turns.dismiss();
             }
         }
     }
@@ -278,7 +258,7 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.slots.0.lock();
-        state.leave(&self.tenant, self.number);
+        state.turns.leave(&self.tenant, self.number);
         self.slots.0.show(&state);
     }
 }
@@ -301,7 +281,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.0.lock().give_back(&self.tenant);
+        self.slots.0.lock().turns.give_back(&self.tenant);
         self.slots.hand_out();
     }
 }
@@ -320,81 +300,8 @@ impl Inner {
         #[expect(clippy::cast_precision_loss, reason = "counts of calls, far below 2^52")]
         let show = |gauge: &metrics::Gauge, value: usize| gauge.set(value as f64);
         show(&self.gauges.allowed, state.throttle.allowed());
-        show(&self.gauges.in_use, state.in_use);
-        show(&self.gauges.waiting, state.waiting);
-    }
-}
-
-impl State {
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
-    fn take(&mut self, tenant: &TenantId) {
-        let turn = self.number();
-        self.in_use += 1;
-        let line = self.tenants.entry(tenant.clone()).or_default();
-        line.in_use += 1;
-        line.last_turn = turn;
-    }
-
-    fn wait(&mut self, tenant: &TenantId, give: oneshot::Sender<Slot>) -> u64 {
-        let number = self.number();
-        let line = self.tenants.entry(tenant.clone()).or_default();
-        line.places.insert(number, give);
-        self.waiting += 1;
-        self.order.insert((line.in_use, line.last_turn, tenant.clone()));
-        number
-    }
-
-    /// The next one in line, with its slot counted.
-    fn next_turn(&mut self) -> Option<(TenantId, oneshot::Sender<Slot>)> {
-        let (_, _, tenant) = self.order.pop_first()?;
-        let turn = self.number();
-        let line = self.tenants.get_mut(&tenant)?;
-        let (_, give) = line.places.pop_first()?;
-        line.in_use += 1;
-        line.last_turn = turn;
-        self.in_use += 1;
-        self.waiting -= 1;
-        if !line.places.is_empty() {
-            self.order.insert((line.in_use, line.last_turn, tenant.clone()));
-        }
-        Some((tenant, give))
-    }
-
-    fn give_back(&mut self, tenant: &TenantId) {
-        self.in_use -= 1;
-        self.change(tenant, |line| line.in_use -= 1);
-    }
-
-    fn leave(&mut self, tenant: &TenantId, number: u64) {
-        let mut left = false;
-        self.change(tenant, |line| left = line.places.remove(&number).is_some());
-        self.waiting -= usize::from(left);
-    }
-
-    /// Sends everybody who waits away: their ends of the line are closed.
-    fn dismiss(&mut self) {
-        self.order.clear();
-        self.waiting = 0;
-        self.tenants.retain(|_, line| {
-            line.places.clear();
-            line.in_use > 0
-        });
-    }
-
-    /// Changes a tenant's line and keeps its place in the order.
-    fn change(&mut self, tenant: &TenantId, change: impl FnOnce(&mut Line)) {
-        let Some(line) = self.tenants.get_mut(tenant) else { return };
-        self.order.remove(&(line.in_use, line.last_turn, tenant.clone()));
-        change(line);
-        if !line.places.is_empty() {
-            self.order.insert((line.in_use, line.last_turn, tenant.clone()));
-        } else if line.in_use == 0 {
-            self.tenants.remove(tenant);
-        }
+        show(&self.gauges.in_use, state.turns.in_use());
+        show(&self.gauges.waiting, state.turns.waiting());
     }
 }
 

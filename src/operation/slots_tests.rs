@@ -25,9 +25,7 @@ fn tenant(name: &str) -> TenantId {
 }
 
 fn assert_idle(slots: &Slots) {
-    let state = slots.0.lock();
-    assert_eq!((state.in_use, state.waiting), (0, 0));
-    assert!(state.tenants.is_empty() && state.order.is_empty());
+    assert!(slots.0.lock().turns.is_idle());
 }
 
 #[tokio::test]

@@ -255,7 +255,9 @@ async fn a_record_is_told_to_its_own_tenant_and_subject() {
         node.client_as("t1", "client", Some("ann")).await,
     ];
     for client in may {
-        assert_eq!(client.get(&path).await.json(), record);
+        let mut told = client.get(&path).await.json();
+        told.as_object_mut().unwrap().remove("calls"); // the operator's own
+        assert_eq!(told, record);
     }
     for (client, status) in [
         (node.client("t2").await, 404),

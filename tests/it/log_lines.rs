@@ -78,6 +78,7 @@ async fn every_line_of_an_arrival_says_whose_it_is() {
         "claimed",
         "provider_call_started",
         "provider_call_ended",
+        "slots_reduced",
         "retrying",
         "provider_call_started",
         "provider_call_ended",
@@ -89,7 +90,7 @@ async fn every_line_of_an_arrival_says_whose_it_is() {
     pair.provider.reply(Reply::status(400, &[("content-type", "application/json")], invalid));
     let refused = pair.at_a.chat(Uuid::new_v4(), CONVERSATION, MESSAGE).await;
     assert_eq!(refused.status, 422);
-    pair.provider.reply_times(9, &Reply::status(429, &[("retry-after", "900")], "{}"));
+    pair.provider.reply_times(9, &Reply::status(529, &[("retry-after", "900")], "{}"));
     let busy = pair.at_a.chat(Uuid::new_v4(), CONVERSATION, MESSAGE).await;
     assert_eq!(busy.status, 503);
     while pair.provider.unused() > 0 {

@@ -49,7 +49,7 @@ async fn a_claim_makes_the_partition_that_it_needs() {
     // Both have claimed before, so that their statements are planned for partitions that are there.
     provider.reply_times(2, &Reply::file("413_edge.json"));
     for client in &clients {
-        assert_eq!(client.chat(Uuid::new_v4(), "c1", "hello").await.error(), "too_large");
+        assert_eq!(client.chat(Uuid::new_v4(), "before", "hello").await.error(), "too_large");
     }
     drop_partitions(&database).await;
 

@@ -119,14 +119,15 @@ async fn a_final_failure_is_stored_and_replayed() {
     for (number, (reply, status, error)) in failures.into_iter().enumerate() {
         provider.reply(reply);
         let key = Uuid::new_v4();
-        let failed = client.chat(key, "c1", "hello").await;
+        let message = format!("question {number}");
+        let failed = client.chat(key, "c1", &message).await;
         assert_eq!((failed.status, failed.error().as_str()), (status, error));
         assert!(!failed.replayed());
         assert!(failed.header("retry-after").is_none());
         assert_eq!(failed.json()["retryable"], false);
         assert_eq!(failed.json()["request_id"].as_str(), failed.header("x-request-id"));
         for _ in 0..2 {
-            assert_same_replay(&client.chat(key, "c1", "hello").await, &failed);
+            assert_same_replay(&client.chat(key, "c1", &message).await, &failed);
         }
         assert_eq!(client.chat(key, "c1", "hello?").await.error(), "idempotency_key_reuse");
         let record = client.get(&format!("/v1/requests/{key}")).await.json();

@@ -43,8 +43,9 @@ async fn fifty_slow_calls_run_on_a_pool_of_five() {
         database.count(&open).await == 0
     })
     .await;
+    // The keeper's session of the node's start may not have ended yet.
     let sessions = format!("select count(*) from pg_stat_activity where {OURS}");
-    assert!(database.count(&sessions).await <= 6, "five, and the node's own");
+    eventually("five, and the node's own", || async { database.count(&sessions).await <= 6 }).await;
 
     gate.open();
     for answer in asked {

@@ -6,6 +6,7 @@
 //! wait, never after it.
 
 mod arrival;
+mod ending;
 mod retry_after;
 mod shape;
 mod step;
@@ -13,9 +14,10 @@ mod step;
 use std::time::Duration;
 
 pub use arrival::{ArrivalFacts, GiveUpReason, give_up};
+pub use ending::{EndReason, Ending};
 pub use retry_after::{MAX_RETRY_AFTER, asked_wait, parse_retry_after, regain_access};
 pub use shape::{Change, HOTTER, Shape, feedback};
-pub use step::{EndReason, Ending, FailedCall, NextStep, Situation, backoff, next_step};
+pub use step::{FailedCall, NextStep, Situation, backoff, next_step};
 
 /// The one retry layer's limits (`[retry]` of the configuration).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

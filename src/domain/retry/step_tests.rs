@@ -1,6 +1,7 @@
 //! Each next step by the situation that calls for it.
 
 use super::*;
+use crate::domain::retry::Ending;
 
 fn call(kind: FailureKind) -> FailedCall {
     FailedCall {
