@@ -1,14 +1,19 @@
 //! How long a run waits, for what, and when it does not: what a provider asks for, slots that are
 //! shared among tenants, the latch, and an account that is out of credit.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
+use oncekey::faults::{Faults, Point};
 use serde_json::json;
 use uuid::Uuid;
 
+use crate::support::client::Answer;
 use crate::support::clock::TickingClock;
-use crate::support::node::{NodeOptions, TestNode, assert_clean, provider_variables};
+use crate::support::node::{NodeOptions, TestNode, assert_clean, new_key, provider_variables};
+use crate::support::process::ProcessNode;
 use crate::support::provider::{Action, Gate, Reply, ScriptedProvider, Wire};
 use crate::support::{Client, TestDatabase};
 
@@ -226,6 +231,65 @@ async fn a_slot_comes_back_on_every_way_out() {
     gate.open();
     assert_eq!(database.outcomes().await, (2, 2, 2));
     assert!(node.shut_down().await);
+}
+
+/// A run that panics with its slot in hand, at each place where it holds one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_gives_its_slot_back() {
+    let panics = Arc::new(AtomicBool::new(true));
+    let once = panics.clone();
+    let faults = Faults::hook(move |point| {
+        let panics = point == Point::BeforeCall && once.swap(false, Ordering::SeqCst);
+        async move { assert!(!panics, "on purpose") }
+    });
+    let one = NodeOptions::default()
+        .set("ONCEKEY_PROVIDERS__MAIN__MAX_CONCURRENCY", "1")
+        .set("ONCEKEY_PROVIDERS__MAIN__SLOT_WAIT", "0s")
+        .faults(faults);
+    let (database, provider, node, client) = start(one).await;
+    let key = Uuid::new_v4();
+    assert_eq!(client.chat(key, "c1", "hello").await.error(), "internal");
+    assert_eq!(client.chat(key, "c1", "hello").await.status, 200, "the only slot is free");
+    assert_eq!(provider.count(), 1);
+    assert_eq!(database.outcomes().await, (1, 1, 1));
+    assert!(node.shut_down().await);
+}
+
+/// Each way in which a run ends has its own word, with the numbers that decided it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_tells_ends_apart() {
+    let database = TestDatabase::new().await;
+    let provider = ScriptedProvider::start().await;
+    let options = [
+        ("ONCEKEY_PROVIDERS__MAIN__MAX_CONCURRENCY", "1"),
+        ("ONCEKEY_PROVIDERS__MAIN__SLOT_WAIT", "200ms"),
+    ];
+    let node = ProcessNode::on(&database, &provider, &options).await;
+    let client = Client::new(node.address, &new_key(&database.store(), "t1", "client", None).await);
+    let end = async |answer: Answer, ending: &str| {
+        let id = answer.header("x-request-id").unwrap().to_owned();
+        let line = node.until_event("run_failed", |line| line["request_id"] == id.as_str()).await;
+        assert_eq!(line["ending"], ending, "{line}");
+        line["reason"].as_str().unwrap().to_owned()
+    };
+    provider.reply(Reply::file("400_context_anthropic.json"));
+    end(client.chat(Uuid::new_v4(), "c1", "hello").await, "failed").await;
+
+    provider.reply(Reply::status(529, &[("retry-after", "90")], "{}"));
+    let told = end(client.chat(Uuid::new_v4(), "c1", "hello").await, "cut_by_budget").await;
+    assert_eq!(told, "the provider asks for 90000 ms, 8000 ms are left");
+
+    let gate = Gate::closed();
+    provider.reply(held(&gate));
+    let holds = tokio::spawn({
+        let client = client.clone();
+        async move { client.chat(Uuid::new_v4(), "c2", "hello").await }
+    });
+    provider.until_requests(3).await;
+    let told = end(client.chat(Uuid::new_v4(), "c1", "hello").await, "waited_out").await;
+    assert!(told.contains("waited 1") || told.contains("waited 2"), "{told}");
+    gate.open();
+    assert_eq!(holds.await.unwrap().status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
