@@ -165,6 +165,18 @@ fn introduce() {
     );
     describe_counter!(TAKEOVERS, "Runs taken over from an owner that was silent or dead");
     describe_counter!(FENCED, "Runs that found themselves replaced when they wanted to write");
+    describe_counter!(
+        "oncekey_run_ends_total",
+        "Runs that make no further call, by how they came to that"
+    );
+    describe_counter!(
+        "oncekey_refused_from_memory_total",
+        "Inputs refused without a call, because they failed before"
+    );
+    describe_counter!("oncekey_latched_total", "Times a provider was left alone for a while");
+    describe_gauge!("oncekey_slots_allowed", "Calls that a provider gets at once");
+    describe_gauge!("oncekey_slots_in_use", "Calls under way at a provider");
+    describe_gauge!("oncekey_slots_waiting", "Calls that wait for a slot");
     describe_gauge!(IN_PROGRESS, "Runs in progress in this node");
     describe_histogram!(RUN_SECONDS, "From the claim of a run to its verdict");
     describe_histogram!(SLOT_WAIT_SECONDS, "How long a provider call waited for a slot");

@@ -25,6 +25,7 @@ const OF_THE_NODE: &[&str] = &[
     "partition_detached",
     "partition_waits",
     "keys_cleared",
+    "refused_inputs_forgotten",
     "draining",
     "faults_on",
     "connection_broken",
