@@ -140,7 +140,8 @@ impl ChatRequest {
 /// Reads a JSON object. Asked for by its brace, since a derived reader takes an array of the members'
 /// values for one as well.
 fn object<'a, T: Deserialize<'a>>(name: &str, text: &'a str) -> Result<T, InvalidChat> {
-    let text = text.trim_ascii();
+    // JSON's own white space: a form feed, say, is none.
+    let text = text.trim_matches([' ', '\t', '\n', '\r']);
     if !text.starts_with('{') {
         return Err(invalid(format!("{name} must be a JSON object.")));
     }
@@ -182,6 +183,13 @@ mod tests {
         ] {
             assert_eq!(meaning(same), first, "{same}");
         }
+        // Both are the double next to 0.3, however many digits are written.
+        let digits = |temperature: &str| {
+            let options = format!(r#""options":{{"temperature":{temperature}}}"#);
+            meaning(&format!(r#"{{"conversation_id":"c1","message":"hello",{options}}}"#))
+        };
+        assert_eq!(digits("0.30000000000000004"), digits("0.300000000000000040000e0"));
+        assert_eq!(digits("0.000042"), digits("42000000000000000000E-24"));
         for other in [
             r#"{"conversation_id":"c1","message":"hello!","options":{"temperature":1,"max_tokens":64}}"#,
             r#"{"conversation_id":"c2","message":"hello","options":{"temperature":1,"max_tokens":64}}"#,
@@ -211,6 +219,8 @@ mod tests {
             (r#"["c1","a"]"#, "object"),
             (r#"{"conversation_id":"c1","message":"a","options":[1,64]}"#, "options"),
             (r#"{"conversation_id":"c1","message":"a"} x"#, "trailing"),
+            ("\u{c}{\"conversation_id\":\"c1\",\"message\":\"a\"}", "object"),
+            ("{\"conversation_id\":\"c1\",\"message\":\"a\"}\u{c}", "trailing"),
             (r#"{"conversation_id":1,"message":"a"}"#, "string"),
             (r#"{"conversation_id":"","message":"a"}"#, "conversation_id"),
             (r#"{"conversation_id":"c1","message":" \n"}"#, "message"),
