@@ -1,9 +1,10 @@
-//! What operators see: log lines on standard error, and metrics.
+//! What operators see: log lines on standard error, metrics, and traces where a collector is named.
 //!
 //! Both are process-wide, since that is what their crates offer; setting up twice keeps what is
 //! there, so that several servers in one process share it.
 
 mod json;
+mod otlp;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::error::Error;
@@ -15,9 +16,11 @@ use std::sync::OnceLock;
 use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
+pub use otlp::Traces;
 use tracing::Subscriber;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::{MakeWriter, layer};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, filter};
 
 /// `json`, or by default `text`.
 const FORMAT: &str = "ONCEKEY_LOG";
@@ -35,13 +38,24 @@ pub enum LogError {
 
 /// Sets up the log as the variables ask: text or, with `ONCEKEY_LOG=json`, an object a line; from
 /// level `info` on, or as `ONCEKEY_LOG_LEVEL` says. Panics are logged as well from then on.
-pub fn log(variables: impl IntoIterator<Item = (String, String)>) -> Result<(), LogError> {
-    let settings = LogSettings::read(variables)?;
-    let subscriber = settings.subscriber(io::stderr, io::stderr().is_terminal());
+///
+/// Traces begin with it where OpenTelemetry's variables name a collector; they are to be ended with
+/// the process. Called within the runtime.
+pub fn log(
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<Option<Traces>, LogError> {
+    let variables: Vec<_> = variables.into_iter().collect();
+    let settings = LogSettings::read(variables.clone())?;
+    let traces = otlp::traces(variables);
+    let spans = traces.as_ref().ok().and_then(Option::as_ref).map(Traces::layer);
+    let subscriber = settings.subscriber(io::stderr, io::stderr().is_terminal(), spans);
     // Refused where there is one already, which stays.
     let _ = tracing::subscriber::set_global_default(subscriber);
     std::panic::set_hook(Box::new(log_panic));
-    Ok(())
+    Ok(traces.unwrap_or_else(|error| {
+        tracing::warn!(event = "traces_off", %error, "there are no traces");
+        None
+    }))
 }
 
 /// A panic as a line like any other, with the ids of the arrival that it happened in. Of its text
@@ -79,10 +93,26 @@ impl LogSettings {
         Ok(LogSettings { json, filter })
     }
 
-    fn subscriber<W>(self, writer: W, colours: bool) -> Box<dyn Subscriber + Send + Sync>
+    fn subscriber<W>(
+        self,
+        writer: W,
+        colours: bool,
+        spans: Option<otlp::Spans>,
+    ) -> Box<dyn Subscriber + Send + Sync>
     where
         W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
     {
+        if let Some(spans) = spans {
+            // Two readers with a filter each: what the log leaves out may be a span's.
+            let text = layer().with_writer(writer);
+            let log: Box<dyn Layer<Registry> + Send + Sync> = if self.json {
+                Box::new(text.fmt_fields(json::fields()).event_format(json::Lines))
+            } else {
+                Box::new(text.with_ansi(colours))
+            };
+            let spans = spans.with_filter(filter::filter_fn(otlp::is_traced));
+            return Box::new(Registry::default().with(log.with_filter(self.filter)).with(spans));
+        }
         let text = tracing_subscriber::fmt().with_env_filter(self.filter).with_writer(writer);
         if self.json {
             Box::new(text.fmt_fields(json::fields()).event_format(json::Lines).finish())

@@ -60,11 +60,16 @@ const HOMES: &[Home] = &[
     Home { krate: "tower", rooms: "http app" },
     Home { krate: "tower_http", rooms: "http app" },
     // Background: its sinks deliver events.
-    Home { krate: "reqwest", rooms: "provider client background" },
+    // Telemetry: the way to a collector.
+    Home { krate: "reqwest", rooms: "provider client background telemetry" },
     Home { krate: "clap", rooms: "cli main" },
     Home { krate: "toml", rooms: "config" },
     Home { krate: "metrics_exporter_prometheus", rooms: "telemetry" },
     Home { krate: "tracing_subscriber", rooms: "telemetry" },
+    Home { krate: "opentelemetry", rooms: "telemetry" },
+    Home { krate: "opentelemetry_http", rooms: "telemetry" },
+    Home { krate: "opentelemetry_otlp", rooms: "telemetry" },
+    Home { krate: "opentelemetry_sdk", rooms: "telemetry" },
 ];
 
 /// All SQL of the product is the store's; that of the measuring instrument is none of the product's.

@@ -9,7 +9,7 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
-use super::database::{Database, Named, fault_plan, no_database};
+use super::database::{Database, Named, blocking, fault_plan, no_database};
 use super::key::new_key;
 use crate::app::{App, AppError, Setup};
 use crate::clock::Clock;
@@ -41,7 +41,7 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
         std::env::vars_os()
             .filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)))
     };
-    telemetry::log(variables()).map_err(|error| Failure::Usage(error.to_string()))?;
+    let traces = telemetry::log(variables()).map_err(|error| Failure::Usage(error.to_string()))?;
     let metrics = telemetry::metrics().map_err(Failure::no)?;
     let faults = Faults::asked(fault_plan()?);
     for warning in &config.warnings {
@@ -85,6 +85,9 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
     }
     .await;
     database.close().await?;
+    if let Some(traces) = traces {
+        blocking(move || traces.end()).await?;
+    }
     Ok(if outcome? { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 

@@ -20,6 +20,7 @@ pub mod rules;
 pub mod secret;
 pub mod text;
 pub mod throttle;
+pub mod trace_parent;
 pub mod usage;
 pub mod usage_report;
 pub mod verdict;

@@ -14,9 +14,11 @@ use crate::domain::chat::ChatRequest;
 use crate::domain::ids::RequestId;
 use crate::domain::key::{IdempotencyKey, KeyError};
 use crate::domain::problem::{ErrorCode, Problem};
+use crate::domain::trace_parent::TraceParent;
 use crate::operation::ChatArrival;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const TRACE_PARENT: &str = "traceparent";
 
 /// Runs a chat, or answers from what is there.
 pub async fn post_chat(
@@ -35,6 +37,7 @@ pub async fn post_chat(
     let key = key?;
     let request = Request::from_parts(parts, body);
     let wait = prefer::wait(request.headers(), http.max_wait);
+    let trace_parent = trace_parent(request.headers());
     let text = body::json_text(&http, request, id).await?;
     let request = ChatRequest::read(&text)
         .map_err(|error| Problem::new(ErrorCode::InvalidRequest, id, error.to_string()))?;
@@ -46,9 +49,17 @@ pub async fn post_chat(
         request: Arc::new(request),
         wait: wait.unwrap_or_default(),
         verdict,
+        trace_parent,
     };
     let response = of_reply(http.operations.chat(arrival).await);
     Ok(prefer::say_applied(response, wait))
+}
+
+/// The client's span, where it tells one.
+fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
+    let mut values = headers.get_all(TRACE_PARENT).iter();
+    let value = values.next().filter(|_| values.next().is_none())?;
+    TraceParent::parse(value.as_bytes())
 }
 
 /// The one key header, if there is any.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::waiting::{Ticket, Verdict};
@@ -56,6 +57,14 @@ impl Inner {
         metrics::counter!("oncekey_requests_total", "endpoint" => ENDPOINT,
             "key_source" => source, "outcome" => outcome.label())
         .increment(1);
+        tracing::trace!(
+            event = "answered",
+            endpoint = ENDPOINT,
+            key_source = source,
+            outcome = outcome.label(),
+            status = outcome.status(),
+            "answered"
+        );
         Reply { made_key, outcome }
     }
 
@@ -204,7 +213,7 @@ impl Inner {
             operation_id: OperationId(self.clock.new_id()),
             request_id: arrival.request_id,
         };
-        let found = self.store.claim(new).await?;
+        let found = self.store.claim(new).instrument(tracing::trace_span!("claim")).await?;
         match found {
             ClaimOutcome::Won(claim) => {
                 tracing::info!(event = "claimed", fence = %claim.guard.fence, key_source = key.source.as_str(), "claimed");
@@ -250,7 +259,8 @@ impl Inner {
             Err(problem) => return Ok(settled(Outcome::Refused(problem))),
         };
         let before = record.guard;
-        match self.store.reclaim(Arc::new(*record), arrival.request_id, counting).await? {
+        let reclaim = self.store.reclaim(Arc::new(*record), arrival.request_id, counting);
+        match reclaim.instrument(tracing::trace_span!("claim")).await? {
             ReclaimOutcome::Won(claim) => {
                 if let Some(why) = takeover {
                     tracing::warn!(event = "taken_over", ?why, fence = %before.fence, run = %before.request_id, "took over a run without a live owner");

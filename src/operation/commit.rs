@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::Inner;
 use super::heartbeat::LeftSeat;
 use crate::store::{ChatCommit, CommitOutcome, CommitTrace, Failure, StoreError};
@@ -36,7 +38,8 @@ pub(super) async fn settle(inner: &Inner, left: LeftSeat, commit: &Arc<ChatCommi
             );
             return if in_doubt { Ending::Unknown } else { Ending::Fenced };
         }
-        let error = match inner.store.commit_chat(commit.clone()).await {
+        let writing = inner.store.commit_chat(commit.clone());
+        let error = match writing.instrument(tracing::trace_span!("commit")).await {
             Ok(CommitOutcome::Committed) => return Ending::Committed,
             Ok(CommitOutcome::Fenced) if !in_doubt => return Ending::Fenced,
             // An earlier try may have been the one that took the record out of our hands.

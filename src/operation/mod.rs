@@ -42,6 +42,7 @@ use crate::domain::pace::Pace;
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::record::Record;
 use crate::domain::retry::RetryRules;
+use crate::domain::trace_parent::TraceParent;
 use crate::faults::Faults;
 use crate::lifecycle::Lifecycle;
 use crate::store::Store;
@@ -96,6 +97,8 @@ pub struct ChatArrival {
     pub wait: Duration,
     /// The verdict under `key`, where it was there when the arrival was authenticated.
     pub verdict: Option<Box<Record>>,
+    /// The client's span that this is a part of, where it told one.
+    pub trace_parent: Option<TraceParent>,
 }
 
 impl Operations {
@@ -134,7 +137,9 @@ impl Operations {
     pub async fn chat(&self, arrival: ChatArrival) -> Reply {
         let inner = self.0.clone();
         let request_id = arrival.request_id;
-        let span = tracing::info_span!("arrival", %request_id, tenant_id = %arrival.tenant);
+        let traceparent = arrival.trace_parent.as_ref().map(tracing::field::display);
+        let span =
+            tracing::info_span!("arrival", %request_id, tenant_id = %arrival.tenant, traceparent);
         let told = span.clone();
         let here = CancellationToken::new();
         let gone = here.clone();

@@ -28,6 +28,14 @@ pub struct Reply {
 }
 
 impl Outcome {
+    /// The status that it is answered with.
+    pub fn status(&self) -> u16 {
+        match self {
+            Outcome::Stored { answer, .. } => answer.status,
+            Outcome::Refused(problem) => problem.status(),
+        }
+    }
+
     /// The label `outcome` of `oncekey_requests_total`.
     pub fn label(&self) -> &'static str {
         match self {

@@ -3,8 +3,11 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_sdk::trace::SdkTracerProvider;
 use serde_json::Value;
 
+use super::otlp::Spans;
 use super::{LogSettings, Metrics, introduce, metrics as collected, recorder};
 
 /// What was written to the log, shared with who writes it.
@@ -22,12 +25,27 @@ impl Write for Written {
     }
 }
 
-fn logged(variables: &[(&str, &str)], events: impl FnOnce()) -> String {
+/// What is logged of some events: the same with traces as without.
+fn logged(variables: &[(&str, &str)], events: impl Fn()) -> String {
+    let plain = written(variables, None, &events);
+    let provider = SdkTracerProvider::builder().build();
+    let traced = written(variables, Some(Spans::new(provider.tracer("test"))), &events);
+    // But for the times, in either form.
+    let timeless = |text: &str| {
+        let parts = text.split(|c: char| c.is_whitespace() || c == '"');
+        let time = |part: &&str| part.ends_with('Z') && part.contains('T');
+        parts.filter(|part| !time(part)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(timeless(&plain), timeless(&traced));
+    plain
+}
+
+fn written(variables: &[(&str, &str)], spans: Option<Spans>, events: impl Fn()) -> String {
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let written = Written::default();
     let writer = written.clone();
     let settings = LogSettings::read(variables).unwrap();
-    let subscriber = settings.subscriber(move || writer.clone(), false);
+    let subscriber = settings.subscriber(move || writer.clone(), false, spans);
     tracing::subscriber::with_default(subscriber, events);
     let bytes = written.0.lock().unwrap().clone();
     String::from_utf8(bytes).unwrap()

@@ -59,5 +59,6 @@ mod retry_memory;
 mod retry_waits;
 mod small_pool;
 mod support;
+mod traces;
 mod usage;
 mod waiting;

@@ -9,6 +9,7 @@
 pub mod behind_proxy;
 pub mod client;
 pub mod clock;
+pub mod collector;
 pub mod database;
 pub mod direct;
 pub mod node;
