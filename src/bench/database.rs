@@ -16,6 +16,8 @@ use crate::store::{Store, StoreSettings};
 pub struct Target {
     /// An address under which databases may be made.
     pub url: String,
+    /// Whether the whole server goes away after the run, so that its settings may be changed.
+    pub throw_away: bool,
 }
 
 /// A session at the server, and the databases that were made there.
@@ -26,6 +28,9 @@ pub struct Server {
     /// Where the server runs on this machine.
     pub postmaster: Option<i32>,
     pub version: String,
+    throw_away: bool,
+    /// A session that can read the write-ahead log, where the server lets one.
+    reader: Mutex<Option<PgConnection>>,
 }
 
 impl Server {
@@ -38,7 +43,11 @@ impl Server {
                 .await?;
         let postmaster = machine::postmaster_of(backend);
         let (session, made) = (Mutex::new(session), Mutex::default());
-        Ok(Self { session, options, made, postmaster, version })
+        let throw_away = target.throw_away;
+        let reader = Mutex::default();
+        let server = Self { session, options, made, postmaster, version, throw_away, reader };
+        *server.reader.lock().await = server.log_reader().await?;
+        Ok(server)
     }
 
     /// Makes an empty database of this run. Returns its address.
@@ -56,8 +65,18 @@ impl Server {
         Ok(self.options.clone().database(&name).to_url_lossy().to_string())
     }
 
+    /// Reading the log takes an extension, which goes into a database of this run's own. None where
+    /// the server does not have it or this role may not.
+    async fn log_reader(&self) -> Result<Option<PgConnection>, BenchError> {
+        let url = self.make("log").await?;
+        let mut session = session(&url).await?;
+        let made = sqlx::raw_sql("create extension pg_walinspect").execute(&mut session).await;
+        Ok(made.is_ok().then_some(session))
+    }
+
     /// Drops what was made.
     pub async fn clear(&self) -> Result<(), BenchError> {
+        *self.reader.lock().await = None;
         let mut session = self.session.lock().await;
         for name in self.made.lock().await.drain(..) {
             let statement = format!("drop database if exists {name} with (force)");
@@ -73,6 +92,44 @@ impl Server {
             .fetch_one(&mut *session)
             .await?;
         Ok(bytes)
+    }
+
+    /// How many bytes of the write-ahead log between two of its places are images of whole pages:
+    /// the first change of a page after a checkpoint is written with all of the page.
+    pub async fn page_image_bytes(&self, from: i64, to: i64) -> Option<i64> {
+        let mut reader = self.reader.lock().await;
+        let reader = reader.as_mut()?;
+        // What was committed without waiting may not be in the file yet, which is what is read; a
+        // commit that waits brings it there.
+        sqlx::raw_sql("select pg_logical_emit_message(true, 'bench', '')")
+            .execute(&mut *reader)
+            .await
+            .ok()?;
+        sqlx::query_scalar(
+            "select sum(fpi_size)::bigint
+            from pg_get_wal_stats('0/0'::pg_lsn + $1::bigint, '0/0'::pg_lsn + $2::bigint)",
+        )
+        .bind(from)
+        .bind(to)
+        .fetch_one(reader)
+        .await
+        .ok()
+        .flatten()
+    }
+
+    /// Lets a throw-away server leave page images out of its log, or write them again, from a
+    /// checkpoint on. `false` on any other server, which stays as it is.
+    pub async fn page_images(&self, written: bool) -> Result<bool, BenchError> {
+        if !self.throw_away {
+            return Ok(false);
+        }
+        let mut session = self.session.lock().await;
+        let change = format!("alter system set full_page_writes = {written}");
+        sqlx::raw_sql(AssertSqlSafe(change)).execute(&mut *session).await?;
+        sqlx::raw_sql("select pg_reload_conf()").execute(&mut *session).await?;
+        // The process that makes checkpoints is the one that brings the setting to all others.
+        sqlx::raw_sql("checkpoint").execute(&mut *session).await?;
+        Ok(true)
     }
 
     /// When each session of the database last asked what became of the runs that are waited for.

@@ -90,6 +90,8 @@ impl Worker for Claims {
 /// Tables of a certain size, under the schema of the product.
 struct Tables {
     contest: Contest,
+    /// The same, while no page images are written.
+    control: Option<Contest>,
     store: Store,
 }
 
@@ -109,7 +111,12 @@ impl Tables {
         seed::partitions(&mut session, partitions).await?;
         // All but tomorrow's hold something.
         seed::records(&mut session, partitions - 1, rows, tell).await?;
-        Ok(Self { contest, store })
+        let control = match contest {
+            Contest::ClaimFewRows => Some(Contest::ClaimFewNoImages),
+            Contest::ClaimManyRows => Some(Contest::ClaimManyNoImages),
+            _ => None,
+        };
+        Ok(Self { contest, control, store })
     }
 }
 
@@ -134,15 +141,35 @@ pub async fn compare_claims(
         // Plans, caches and connections are there before anything is counted.
         load::run(&stage.clock, worker(table, &stage.clock), length / 4).await?;
     }
-    // Short loads that take turns: what else the machine does meets all three.
-    for _ in 0..settings.repetitions * TURNS {
-        for table in &tables {
-            let sample = stage.measure(None, worker(table, &stage.clock), length).await?;
-            report.add(table.contest, 1, sample);
+    for _ in 0..settings.repetitions {
+        take_turns(stage, report, &tables, length, |table| Some(table.contest)).await?;
+        // Is it the number of rows that costs, or that a claim among many changes pages that none
+        // has changed since the checkpoint? Once more, without the images of those.
+        if stage.server.page_images(false).await? {
+            take_turns(stage, report, &tables, length, |table| table.control).await?;
+            stage.server.page_images(true).await?;
         }
     }
     for table in tables {
         table.store.close().await;
+    }
+    Ok(())
+}
+
+/// Short loads that take turns: what else the machine does meets all tables.
+async fn take_turns(
+    stage: &Stage,
+    report: &mut Report,
+    tables: &[Tables],
+    length: Duration,
+    contest: impl Fn(&Tables) -> Option<Contest>,
+) -> Result<(), BenchError> {
+    for _ in 0..TURNS {
+        for table in tables {
+            let Some(contest) = contest(table) else { continue };
+            let sample = stage.measure(None, worker(table, &stage.clock), length).await?;
+            report.add(contest, 1, sample);
+        }
     }
     Ok(())
 }

@@ -13,6 +13,9 @@ pub enum Contest {
     ClaimFewPartitions,
     ClaimFewRows,
     ClaimManyRows,
+    /// The two before, while the server writes no page images.
+    ClaimFewNoImages,
+    ClaimManyNoImages,
     Floor,
     BareCommit,
     New,
@@ -30,6 +33,8 @@ impl Contest {
             Contest::ClaimFewPartitions => "claim: few rows, 2 partitions",
             Contest::ClaimFewRows => "claim: few rows, 9 partitions",
             Contest::ClaimManyRows => "claim: many rows, 9 partitions",
+            Contest::ClaimFewNoImages => "claim: few rows, no page images",
+            Contest::ClaimManyNoImages => "claim: many rows, no page images",
             Contest::Floor => "floor: one row, one commit",
             Contest::BareCommit => "bare handler: claim and commit",
             Contest::New => "new operation",
@@ -56,6 +61,8 @@ pub struct Sample {
     /// CPU of the database server with all its processes, per operation.
     pub postgres_cpu_us: Option<f64>,
     pub wal_bytes: f64,
+    /// That part of them that is whole pages, written as each page's first change after a checkpoint.
+    pub page_image_bytes: Option<f64>,
     /// CPUs that were busy with neither of us.
     pub foreign_cpus: Option<f64>,
     /// Of the contestant, at the end of the load.
@@ -235,6 +242,9 @@ impl Report {
         for (name, of, to) in claims {
             self.ratio(&name, (of, to, 1), time, Aim::AtMost(1.2));
         }
+        let name = format!("time of a claim, {} rows / few, no page images", self.rows);
+        let control = (Contest::ClaimManyNoImages, Contest::ClaimFewNoImages, 1);
+        self.ratio(&name, control, time, Aim::None);
     }
 
     fn ratio(
@@ -277,7 +287,7 @@ impl fmt::Display for Report {
         writeln!(out)?;
         writeln!(
             out,
-            "{:<33}{:>4}  {:>8} {:>17}  {:>8} {:>8}  {:>8} {:>8}  {:>6}  {:>7}",
+            "{:<33}{:>4}  {:>8} {:>17}  {:>8} {:>8}  {:>8} {:>8}  {:>6} {:>6}  {:>7}",
             "",
             "at",
             "ops/s",
@@ -287,6 +297,7 @@ impl fmt::Display for Report {
             "cpu µs",
             "pg µs",
             "wal B",
+            "images",
             "foreign"
         )?;
         for scenario in &self.scenarios {
@@ -315,7 +326,7 @@ fn row(scenario: &Scenario) -> String {
     let rate = scenario.spread(|sample| Some(sample.per_second));
     let range = rate.map_or_else(String::new, |rate| format!("{:.0} to {:.0}", rate.min, rate.max));
     format!(
-        "{:<33}{:>4}  {:>8} {:>17}  {:>8} {:>8}  {:>8} {:>8}  {:>6}  {:>7}",
+        "{:<33}{:>4}  {:>8} {:>17}  {:>8} {:>8}  {:>8} {:>8}  {:>6} {:>6}  {:>7}",
         scenario.contest.label(),
         scenario.clients,
         shown(rate.map(|rate| rate.median), 0),
@@ -325,6 +336,7 @@ fn row(scenario: &Scenario) -> String {
         shown(median(&|sample| sample.server_cpu_us), 0),
         shown(median(&|sample| sample.postgres_cpu_us), 0),
         shown(median(&|sample| Some(sample.wal_bytes)), 0),
+        shown(median(&|sample| sample.page_image_bytes), 0),
         shown(median(&|sample| sample.foreign_cpus), 2),
     )
 }

@@ -172,7 +172,11 @@ impl<'a> Ready<'a> {
                 Questions::Again(self.in_progress.clone()),
             ),
             Contest::Takeover => (committed, self.lost_runs().await?),
-            Contest::ClaimFewPartitions | Contest::ClaimFewRows | Contest::ClaimManyRows => {
+            Contest::ClaimFewPartitions
+            | Contest::ClaimFewRows
+            | Contest::ClaimManyRows
+            | Contest::ClaimFewNoImages
+            | Contest::ClaimManyNoImages => {
                 return Err(BenchError::failed("claims alone are measured elsewhere"));
             }
         };

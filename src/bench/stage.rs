@@ -154,6 +154,7 @@ impl Stage {
         let load = load::run(&self.clock, workers, length).await?;
         let after = self.counters(contestant).await?;
         let operations = load.operations() as f64;
+        let images = self.server.page_image_bytes(before.wal_bytes, after.wal_bytes).await;
         let micros = |time: Duration| time.as_secs_f64() * 1e6 / operations;
         let foreign = (|| {
             let ours = after.ours?.checked_sub(before.ours?)?;
@@ -170,6 +171,7 @@ impl Stage {
             server_cpu_us: spent(before.contestant, after.contestant).map(micros),
             postgres_cpu_us: spent(before.postgres, after.postgres).map(micros),
             wal_bytes: (after.wal_bytes - before.wal_bytes) as f64 / operations,
+            page_image_bytes: images.map(|bytes| bytes as f64 / operations),
             foreign_cpus: foreign,
             resident_bytes: contestant.and_then(|contestant| machine::resident(contestant.pid)),
         })

@@ -62,7 +62,10 @@ pub async fn run(command: Bench, config: Config) -> Result<ExitCode, Failure> {
         None => Some(private(folder.clone()).await?),
     };
     let private_url = cluster.as_ref().map(Cluster::connection_url);
-    let target = Target { url: command.database_url.or(private_url).unwrap_or_default() };
+    let target = Target {
+        throw_away: private_url.is_some(),
+        url: command.database_url.or(private_url).unwrap_or_default(),
+    };
     let measured = measured(&settings, &target, &clock).await;
     if let Some(cluster) = cluster {
         let home = cluster.data_dir().to_owned();

@@ -5,10 +5,12 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const SCENARIOS: [(&str, &[u64]); 12] = [
+const SCENARIOS: [(&str, &[u64]); 14] = [
     ("claim_few_partitions", &[1]),
     ("claim_few_rows", &[1]),
     ("claim_many_rows", &[1]),
+    ("claim_few_no_images", &[1]),
+    ("claim_many_no_images", &[1]),
     ("floor", &[1, 16, 64]),
     ("bare_commit", &[1, 16, 64]),
     ("new", &[1, 16, 64]),
