@@ -56,7 +56,10 @@ async fn every_form_of_retry_after_is_waited_for_as_it_means() {
         let conversation = format!("c{number}");
         let task = tokio::spawn(async move { client.chat(key, &conversation, "hello").await });
         provider.until_requests(2 * number + 1).await;
-        assert_eq!(clock.hurry(task).await.status, 200, "{file}");
+        // A date is read on the clock that it was written on, which must not be put forward between.
+        let answer =
+            if file.contains("plus") { task.await.unwrap() } else { clock.hurry(task).await };
+        assert_eq!(answer.status, 200, "{file}");
         assert_eq!(provider.count(), 2 * number + 2, "{file}");
         let waited = format!(
             "select waited_ms from provider_calls join request_records using (operation_id)
