@@ -122,6 +122,11 @@ impl ErrorCode {
         }
     }
 
+    /// Whether the same request may be sent again at all, by a machine or, after 429, by a person.
+    fn may_name_a_time(self) -> bool {
+        matches!(self.status(), 409 | 429 | 502..=504)
+    }
+
     /// How long a client should wait where nothing better is known. The contract promises
     /// `Retry-After` on every 503; a 502 or 504 may be repeated at the client's own pace.
     fn usual_wait(self) -> Option<Duration> {
@@ -165,9 +170,12 @@ impl Problem {
         Self { code, detail, request_id, retry_after: code.usual_wait() }
     }
 
-    /// Sets when to ask again; `None` keeps the code's usual wait.
+    /// Sets when to ask again; `None` keeps the code's usual wait. Where asking again does not help no
+    /// time is named, whatever the provider said.
     pub fn retry_after(mut self, wait: Option<Duration>) -> Self {
-        self.retry_after = wait.or(self.retry_after);
+        if self.code.may_name_a_time() {
+            self.retry_after = wait.or(self.retry_after);
+        }
         self
     }
 

@@ -303,3 +303,19 @@ async fn a_run_that_was_released_or_cancelled_is_not_held_against_the_operation(
     assert!(node.shut_down().await);
     assert!(draining.shut_down().await);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_says_stop_names_no_time_to_come_back() {
+    let (_database, provider, node, client) = start(hurried()).await;
+    let headers = [("content-type", "application/json"), ("retry-after", "5")];
+    for (status, code, calls) in [(400, "input_rejected", 1), (401, "provider_auth", 2)] {
+        let error = json!({"error": {"type": "some_error", "message": "No."}}).to_string();
+        provider.reply_times(calls, &Reply::status(status, &headers, error));
+        let ended = client.chat(Uuid::new_v4(), "c1", &format!("hello {status}")).await;
+        assert_eq!(ended.error(), code);
+        assert_eq!(ended.header("retry-after"), None);
+        assert_eq!(ended.json().get("retry_after_ms"), None);
+        assert_eq!(ended.json()["retryable"], false);
+    }
+    assert!(node.shut_down().await);
+}
