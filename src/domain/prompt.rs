@@ -101,6 +101,14 @@ pub struct CallRequest {
     pub left_out: Parameters,
 }
 
+impl CallRequest {
+    /// Whether it is sent with this parameter, where its vendor has one of that name.
+    pub fn carries(&self, parameter: Parameter) -> bool {
+        let told = parameter != Parameter::Temperature || self.temperature.is_some();
+        told && !self.left_out.contains(parameter)
+    }
+}
+
 /// Why the model stopped, where that is a success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {

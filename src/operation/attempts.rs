@@ -112,9 +112,8 @@ impl<'m> Attempts<'_, 'm> {
             let retry_after = asked_wait(&failure.facts, self.clock.utc_now());
             let diagnosis = diagnose(&failure.facts);
             let place = (at.shape.tier, at.route);
-            let can_leave_out = |parameter| {
-                !request.left_out.contains(parameter) && model.provider.can_leave_out(parameter)
-            };
+            let can_leave_out =
+                |parameter| request.carries(parameter) && model.provider.can_leave_out(parameter);
             at.history.push(FailedCall::new(&diagnosis, place, can_leave_out, retry_after));
             let step = self.next_step(model, &at);
             self.perform(step, model, &mut at, &diagnosis, &failure.facts)

@@ -346,3 +346,18 @@ async fn an_answer_cut_by_the_limit_is_no_wrong_json() {
     assert_eq!(house.provider.count(), 1);
     house.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parameter_that_was_not_sent_is_no_reason_to_ask_again() {
+    let house = House::with(Wire::Anthropic, NodeOptions::default()).await;
+    house.provider.reply(Reply::file("400_temperature_deprecated.json"));
+    let refused = house.ask("hello").await;
+    assert_eq!((refused.status, refused.error().as_str()), (422, "input_rejected"));
+    assert_eq!(house.provider.count(), 1, "the same bytes would have been sent");
+    // Nothing was learned about the model either.
+    let body = json!({"conversation_id": "c1", "message": "hi", "options": {"temperature": 0.9}});
+    let request = house.client.chat_request(Uuid::new_v4(), &body);
+    assert_eq!(house.client.send(request).await.unwrap().status, 200);
+    assert_eq!(house.provider.requests()[1].body["temperature"], 0.9);
+    house.end().await;
+}
