@@ -17,7 +17,7 @@ use crate::faults::Faults;
 use crate::http::{Http, RenderMetrics, ServerSettings, router, serve};
 use crate::lifecycle::Lifecycle;
 use crate::operation::{
-    BeatingRuns, MissingKey, Model, Models, Node, OperationSettings, Operations, Refused,
+    Asked, BeatingRuns, MissingKey, Model, Models, Node, OperationSettings, Operations, Refused,
     Rejections, Slots, Stall,
 };
 use crate::provider::{self, Provider, ProviderKind, ProviderSettings, Route};
@@ -225,6 +225,22 @@ fn operation_settings(config: &Config) -> OperationSettings {
     }
 }
 
+/// A model and its ladder, as what an input is refused by.
+fn identity(config: &Config, model: &config::Model) -> String {
+    let tiers = model.tiers.iter().filter_map(|tier| config.models.get(tier));
+    Model::identity(&asked(model), &tiers.map(asked).collect::<Vec<_>>())
+}
+
+fn asked(model: &config::Model) -> Asked<'_> {
+    Asked {
+        provider: &model.provider,
+        upstream: &model.upstream,
+        system: &model.system,
+        max_output_tokens: model.max_output_tokens,
+        temperature: model.temperature,
+    }
+}
+
 /// All models, those of one provider sharing its client and its slots.
 fn models(config: &Config, clock: &Clock, faults: &Faults) -> Result<Models, AppError> {
     let mut models = Models::new();
@@ -259,7 +275,7 @@ fn models(config: &Config, clock: &Clock, faults: &Faults) -> Result<Models, App
                 rules: model.rules.clone(),
                 tiers: model.tiers.clone(),
                 refused: Refused::default(),
-                identity: Model::identity(name, &model.upstream, &model.system, &model.tiers),
+                identity: identity(config, model),
                 rejections: Rejections::default(),
             };
             models.insert(model_name.clone(), model);

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 pub use heartbeat::BeatingRuns;
-pub use models::{Model, Models, Refused, Rejections};
+pub use models::{Asked, Model, Models, Refused, Rejections};
 pub use node::{Node, Stall};
 pub use outcome::{Outcome, Reply};
 pub use reads::{Readiness, Removal};

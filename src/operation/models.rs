@@ -31,7 +31,7 @@ pub struct Model {
     /// The models to ask in turn where a filter stopped this one's answer.
     pub tiers: Vec<String>,
     pub refused: Refused,
-    /// What an input was refused by: another text means another model.
+    /// What an input was refused by, as [`Model::identity`] tells it: another text means another model.
     pub identity: String,
     pub rejections: Rejections,
 }
@@ -73,18 +73,27 @@ impl Refused {
 
 impl Model {
     /// Tells this model from any other that the same name may have meant before: provider, upstream,
-    /// and a digest of whatever else goes into what it refuses.
-    pub fn identity(provider: &str, upstream: &str, system: &str, tiers: &[String]) -> String {
-        let rest = serde_json::json!([system, tiers]).to_string();
-        let digest = Sha256::digest(rest);
+    /// and a digest of whatever goes into what it, or a model below it on its ladder, refuses.
+    pub fn identity(model: &Asked<'_>, tiers: &[Asked<'_>]) -> String {
+        let digest = Sha256::digest(format!("{model:?}{tiers:?}"));
         let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        format!("{provider}/{upstream}/{digest}")
+        format!("{}/{}/{digest}", model.provider, model.upstream)
     }
 
     /// Whether a call of it carries a temperature where one is asked for.
     pub fn takes_temperature(&self) -> bool {
         self.temperature && !self.refused.parameters().contains(Parameter::Temperature)
     }
+}
+
+/// What a model's refusals depend on, beside the input.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    pub provider: &'a str,
+    pub upstream: &'a str,
+    pub system: &'a str,
+    pub max_output_tokens: u32,
+    pub temperature: bool,
 }
 
 /// All models by name.

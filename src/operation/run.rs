@@ -152,7 +152,7 @@ impl<'a> Run<'a> {
     /// The end of an input that can only fail, from memory: nothing is spent on it.
     fn refused_before(&self) -> Option<Failed> {
         let (kind, model) = self.claim.refused.as_ref()?;
-        let kind = FailureKind::parse(kind).filter(|_| *model == self.model.identity)?;
+        let kind = FailureKind::parse(kind).filter(|_| *model == self.asked())?;
         tracing::warn!(event = "refused_from_memory", %kind, "the same input failed before, under other keys");
         metrics::counter!("oncekey_refused_from_memory_total").increment(1);
         Some(Failed::of(kind))
@@ -161,7 +161,12 @@ impl<'a> Run<'a> {
     /// The model to remember the input under, where it failed for a reason of its own.
     fn refused_by(&self, kind: FailureKind, failed: &Failed) -> Option<String> {
         let own = failed.heard && is_the_inputs_own(kind) && self.model.rejections.one_more();
-        own.then(|| self.model.identity.clone())
+        own.then(|| self.asked())
+    }
+
+    /// What an input was refused by: the model and, since it was sent with it, the conversation so far.
+    fn asked(&self) -> String {
+        format!("{} after {} turns", self.model.identity, self.claim.head_seq)
     }
 
     /// The model that was asked for, and its tiers. Names that lead nowhere were refused at the start.

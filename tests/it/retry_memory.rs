@@ -109,3 +109,35 @@ async fn what_was_ours_is_held_against_no_input() {
     }
     assert!(node.shut_down().await);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_begun_anew_is_not_refused_for_what_it_held_before() {
+    let (database, provider, node, client) = start(NodeOptions::default()).await;
+    assert_eq!(ask(&client, "a long story").await.1, 200);
+    provider.reply_times(2, &Reply::file("413_edge.json"));
+    for _ in 0..3 {
+        let (_, status, error) = ask(&client, "go on").await;
+        assert_eq!((status, error.as_str()), (413, "too_large"));
+    }
+    assert_eq!(provider.count(), 3, "the third is refused from memory");
+    let emptied = client.send(client.request("DELETE", "/v1/conversations/c1")).await.unwrap();
+    assert_eq!(emptied.status, 204);
+    assert_eq!(ask(&client, "go on").await.1, 200, "it is another prompt now");
+    assert_eq!(database.count("select count(*) from turns").await, 2);
+    assert_clean(node.store()).await;
+    assert!(node.shut_down().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_the_operator_mended_is_asked_about_again() {
+    let (database, provider, node, client) = start(NodeOptions::default()).await;
+    provider.reply_times(2, &rejected());
+    for _ in 0..2 {
+        assert_eq!(ask(&client, "hello").await.1, 422);
+    }
+    assert!(node.shut_down().await);
+    let mended = NodeOptions::default().set("ONCEKEY_MODELS__DEFAULT__MAX_OUTPUT_TOKENS", "64");
+    let node = TestNode::start(&database, &provider, mended).await;
+    assert_eq!(ask(&client.at(node.address()), "hello").await.1, 200);
+    assert!(node.shut_down().await);
+}
