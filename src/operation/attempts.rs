@@ -109,7 +109,7 @@ impl<'m> Attempts<'_, 'm> {
                 Ok(answer) => return Ok(Answered { answer, model }),
                 Err(failure) => failure,
             };
-            let retry_after = asked_wait(&failure.facts, self.clock.utc_now());
+            let retry_after = asked_wait(&failure.facts, &request.messages, self.clock.utc_now());
             let diagnosis = diagnose(&failure.facts);
             let place = (at.shape.tier, at.route);
             let can_leave_out =
@@ -287,7 +287,8 @@ impl<'m> Attempts<'_, 'm> {
         self.end_call(model, call_no, took_ms, &outcome);
         match &outcome {
             Err(failure) if !answered_all_the_same(&failure.facts) => {
-                let retry_after = asked_wait(&failure.facts, self.clock.utc_now());
+                let retry_after =
+                    asked_wait(&failure.facts, &request.messages, self.clock.utc_now());
                 slot.failed(diagnose(&failure.facts).kind, begun, retry_after);
             }
             Ok(_) | Err(_) => slot.answered(),

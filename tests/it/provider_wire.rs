@@ -94,7 +94,7 @@ async fn what_the_headers_ask_for_comes_through() {
         ("429_none.json", None),
     ] {
         let failure = failure(&server, Wire::Anthropic, Reply::file(file)).await;
-        let asked = asked_wait(&failure.facts, now);
+        let asked = asked_wait(&failure.facts, &[], now);
         assert_eq!(asked, millis.map(Duration::from_millis), "{file}");
     }
 }

@@ -140,12 +140,12 @@ fn by_status(facts: &FailureFacts, status: u16, html: bool, error: &VendorError)
         429 => FailureKind::RateLimited,
         408 | 529 => FailureKind::Overloaded,
         503 if facts.retry_after.is_present() => FailureKind::Overloaded,
-        // A gateway's own 5xx around the provider's plea to wait.
-        500..=599 => match inner_status(error) {
-            Some(429) => FailureKind::RateLimited,
-            Some(529) => FailureKind::Overloaded,
-            _ => FailureKind::Transient,
-        },
+        // A gateway's own status around the provider's plea to wait: by its type or code alone, since
+        // a sentence may repeat the prompt.
+        400..=403 | 422 | 500..=599 if inner_status(error) == Some(429) => FailureKind::RateLimited,
+        400..=403 | 422 | 500..=599 if inner_status(error) == Some(529) => FailureKind::Overloaded,
+        500..=599 if inner_status(error) == Some(402) => FailureKind::Quota,
+        500..=599 => FailureKind::Transient,
         401 | 403 => FailureKind::Auth,
         // A redirect is not followed: the address is not the one to ask.
         300..=399 | 404 | 405 | 407 | 410 => FailureKind::Config,

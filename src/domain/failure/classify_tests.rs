@@ -95,6 +95,29 @@ fn a_lack_of_credit_in_any_wording() {
     assert_eq!(classify(&refusal(500, "", "spend limit service is down")), K::Transient);
 }
 
+/// What is true for a while must not end as the input's fault because a gateway chose the status.
+#[test]
+fn a_type_that_a_gateway_puts_under_another_status() {
+    for (status, kind, told) in [
+        (400, "overloaded_error", K::Overloaded),
+        (400, "rate_limit_error", K::RateLimited),
+        (422, "rate_limit_exceeded", K::RateLimited),
+        (403, "rate_limit_error", K::RateLimited),
+        (500, "insufficient_quota", K::Quota),
+        (502, "billing_error", K::Quota),
+        (400, "invalid_request_error", K::Input),
+        (400, "api_error", K::Input),
+    ] {
+        assert_eq!(classify(&refusal(status, kind, "No.")), told, "{status} {kind}");
+    }
+    // Words that only stand in the sentence may be anybody's, the prompt's own too.
+    for (status, kind) in [(400, K::Input), (403, K::Auth), (500, K::Transient)] {
+        let said = refusal(status, "", "overloaded_error rate_limit_error");
+        assert_eq!(classify(&said), kind, "{status}");
+    }
+    assert_eq!(classify(&refusal(500, "", "insufficient_quota")), K::Transient);
+}
+
 #[test]
 fn too_long_in_any_wording_and_status() {
     for (status, message) in [

@@ -5,15 +5,22 @@ use std::time::{Duration, SystemTime};
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
 
 use crate::domain::failure::{Cause, FailureFacts, RetryAfterText};
+use crate::domain::prompt::Message;
 
 /// The longest wait that is believed: a month's spend limit. Above it the header is garbage.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(31 * 24 * 60 * 60);
 
-/// The wait that the provider asks for, by its headers or, for a spend limit, in its sentence.
-pub fn asked_wait(facts: &FailureFacts, now: DateTime<Utc>) -> Option<Duration> {
+/// Stands in front of the time that a spend limit ends, lower case.
+const REGAIN_ACCESS: &str = "regain access on ";
+
+/// The wait that the provider asks for, by its headers or, for a spend limit, in its sentence. A
+/// sentence that stands in the prompt too may be an echo of it: such a time is no one's word, and
+/// would close the provider for all who use it.
+pub fn asked_wait(facts: &FailureFacts, sent: &[Message], now: DateTime<Utc>) -> Option<Duration> {
+    let sent_too = || sent.iter().any(|it| it.content.to_ascii_lowercase().contains(REGAIN_ACCESS));
     parse_retry_after(&facts.retry_after, now).or_else(|| match &facts.cause {
         Cause::Refused { error, .. } | Cause::InBand { error } => {
-            regain_access(error.message.as_deref()?, now)
+            regain_access(error.message.as_deref()?, now).filter(|_| !sent_too())
         }
         Cause::Transport(_)
         | Cause::Deadline { .. }
@@ -66,9 +73,8 @@ fn until_date(text: &str, now: DateTime<Utc>) -> Option<Duration> {
 /// The wait until the time that a spend limit's sentence names ("… regain access on 2026-09-01 at
 /// 00:00 UTC"), counted from `now`. `None` where no such time is named, or it is past.
 pub fn regain_access(message: &str, now: DateTime<Utc>) -> Option<Duration> {
-    const BEFORE: &str = "regain access on ";
     let lower = message.to_ascii_lowercase();
-    let rest = lower.get(lower.find(BEFORE)? + BEFORE.len()..)?;
+    let rest = lower.get(lower.find(REGAIN_ACCESS)? + REGAIN_ACCESS.len()..)?;
     let date = NaiveDate::parse_from_str(rest.get(..10)?, "%Y-%m-%d").ok()?;
     let time = rest
         .get(10..)
@@ -83,6 +89,7 @@ pub fn regain_access(message: &str, now: DateTime<Utc>) -> Option<Duration> {
 mod tests {
     use super::*;
     use crate::domain::failure::VendorError;
+    use crate::domain::prompt::Role;
     use proptest::prelude::*;
 
     fn at(text: &str) -> DateTime<Utc> {
@@ -150,9 +157,18 @@ mod tests {
         let message = Some(told.to_owned());
         let error = VendorError { message, ..VendorError::default() };
         let mut facts = FailureFacts::new(Cause::InBand { error });
-        assert_eq!(asked_wait(&facts, now), regain_access(told, now));
+        let asked = |facts: &FailureFacts, sent: &str| asked_wait(facts, &[user(sent)], now);
+        assert_eq!(asked(&facts, "Hello"), regain_access(told, now));
+        let quoted = "insufficient_quota, you will Regain access on 2026-09-01";
+        assert_eq!(asked(&facts, quoted), None, "the prompt's own words may only be repeated");
         facts.retry_after.plain = Some("7".to_owned());
-        assert_eq!(asked_wait(&facts, now), Some(Duration::from_secs(7)), "headers go first");
+        for sent in ["Hello", quoted] {
+            assert_eq!(asked(&facts, sent), Some(Duration::from_secs(7)), "headers go first");
+        }
+    }
+
+    fn user(text: &str) -> Message {
+        Message { role: Role::User, content: text.into() }
     }
 
     proptest! {
