@@ -26,6 +26,7 @@ pub struct Throttle {
     closed_until: Option<Duration>,
     refusals: u32,
     last_refusal: Option<Duration>,
+    last_reduced: Option<Duration>,
 }
 
 /// Whether a call may be made.
@@ -85,6 +86,7 @@ impl Throttle {
             closed_until: None,
             refusals: 0,
             last_refusal: None,
+            last_reduced: None,
         }
     }
 
@@ -101,9 +103,13 @@ impl Throttle {
         left(self.latched_until).map_or(Door::Open, |left| Door::Latched { left })
     }
 
-    /// A call was answered. It may have been sent before the account ran dry, and so does not open
-    /// what was closed for that.
-    pub fn answered(&mut self) -> Option<Turn> {
+    /// A call was answered that was sent at this time. What was sent before the last refusal says
+    /// nothing of what the provider takes since. Nor does an answer open what was closed for an account
+    /// that ran dry: it may be one of before.
+    pub fn answered(&mut self, sent: Duration) -> Option<Turn> {
+        if self.last_reduced.is_some_and(|reduced| sent < reduced) {
+            return None;
+        }
         self.refusals = 0;
         self.latch = self.first_latch;
         self.latched_until = None;
@@ -118,9 +124,9 @@ impl Throttle {
     pub fn failed(&mut self, refusal: &Refusal, now: Duration) -> Option<Turn> {
         match refusal.kind {
             FailureKind::RateLimited => self.refused(refusal, now),
-            FailureKind::Overloaded => self.reduce(),
+            FailureKind::Overloaded => self.reduce(refusal, now),
             FailureKind::Quota => {
-                let reduced = self.reduce();
+                let reduced = self.reduce(refusal, now);
                 let Some(time) = refusal.retry_after else { return reduced };
                 self.closed_until = Some(now.saturating_add(time));
                 Some(Turn::Closed { time })
@@ -151,7 +157,7 @@ impl Throttle {
     }
 
     fn refused(&mut self, refusal: &Refusal, now: Duration) -> Option<Turn> {
-        let reduced = self.reduce();
+        let reduced = self.reduce(refusal, now);
         // Calls that were under way together are refused together: that is one refusal. The next one
         // is that of a call which was sent in the knowledge of it.
         if self.last_refusal.is_some_and(|last| refusal.sent < last) {
@@ -169,8 +175,12 @@ impl Throttle {
         Some(Turn::Latched { time, refusals: self.refusals })
     }
 
-    fn reduce(&mut self) -> Option<Turn> {
+    fn reduce(&mut self, refusal: &Refusal, now: Duration) -> Option<Turn> {
         let from = std::mem::replace(&mut self.allowed, 1);
+        // A late refusal of a call of before takes nothing from those that were sent since.
+        if from > 1 || self.last_reduced.is_none_or(|reduced| refusal.sent >= reduced) {
+            self.last_reduced = Some(now);
+        }
         (from > 1).then_some(Turn::Reduced { from })
     }
 }
@@ -195,10 +205,10 @@ mod tests {
         let mut throttle = Throttle::new(4, at(8));
         assert_eq!(throttle.failed(&refusal(0), at(1)), Some(Turn::Reduced { from: 4 }));
         assert_eq!((throttle.allowed(), throttle.door(at(1))), (1, Door::Open));
-        assert_eq!(throttle.answered(), None);
-        assert_eq!(throttle.answered(), None);
-        assert_eq!(throttle.answered(), Some(Turn::Restored { to: 4 }));
-        assert_eq!(throttle.answered(), None);
+        assert_eq!(throttle.answered(at(1)), None);
+        assert_eq!(throttle.answered(at(1)), None);
+        assert_eq!(throttle.answered(at(1)), Some(Turn::Restored { to: 4 }));
+        assert_eq!(throttle.answered(at(1)), None);
         assert_eq!(throttle.allowed(), 4);
         let overloaded = Refusal { kind: FailureKind::Overloaded, ..refusal(2) };
         assert_eq!(throttle.failed(&overloaded, at(3)), Some(Turn::Reduced { from: 4 }));
@@ -220,7 +230,7 @@ mod tests {
         let asked = Refusal { retry_after: Some(at(40)), ..refusal(28) };
         let longer = Some(Turn::Latched { time: at(40), refusals: 5 });
         assert_eq!(throttle.failed(&asked, at(29)), longer, "as long as it asks for");
-        throttle.answered();
+        throttle.answered(at(29));
         assert_eq!(throttle.door(at(30)), Door::Open);
         let reduced = Some(Turn::Reduced { from: 2 });
         for (sent, told) in [(30, reduced), (31, None), (32, latched(8))] {
@@ -233,8 +243,25 @@ mod tests {
         let mut throttle = Throttle::new(1, at(8));
         for time in 0..20 {
             assert_eq!(throttle.failed(&refusal(time), at(time)), None);
-            throttle.answered();
+            throttle.answered(at(time));
         }
+    }
+
+    #[test]
+    fn answers_to_calls_of_before_a_refusal_bring_nothing_back() {
+        let mut throttle = Throttle::new(64, at(8));
+        throttle.failed(&refusal(0), at(2));
+        for _ in 0..63 {
+            assert_eq!(throttle.answered(at(1)), None);
+        }
+        assert_eq!(throttle.allowed(), 1);
+        throttle.failed(&refusal(3), at(4));
+        throttle.answered(at(3));
+        throttle.failed(&refusal(5), at(6));
+        throttle.answered(at(1));
+        assert_eq!(throttle.door(at(7)), Door::Latched { left: SECOND * 7 });
+        throttle.answered(at(6));
+        assert_eq!((throttle.door(at(7)), throttle.allowed()), (Door::Open, 2));
     }
 
     #[test]
@@ -259,7 +286,7 @@ mod tests {
         assert_eq!(throttle.failed(&quota(Some(at(3600))), at(2)), closed);
         assert_eq!(throttle.door(at(3601)), Door::Closed { left: SECOND });
         assert_eq!(throttle.door(at(3602)), Door::Open);
-        throttle.answered();
+        throttle.answered(at(3));
         assert_eq!(throttle.door(at(3601)), Door::Closed { left: SECOND }, "sent before");
     }
 
@@ -279,7 +306,7 @@ mod tests {
                         prop_assert!(throttle.allowed() <= before);
                     }
                     None => {
-                        throttle.answered();
+                        throttle.answered(time);
                         prop_assert_eq!(throttle.door(time), Door::Open, "no time was named");
                     }
                 }

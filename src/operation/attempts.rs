@@ -291,7 +291,7 @@ impl<'m> Attempts<'_, 'm> {
                     asked_wait(&failure.facts, &request.messages, self.clock.utc_now());
                 slot.failed(diagnose(&failure.facts).kind, begun, retry_after);
             }
-            Ok(_) | Err(_) => slot.answered(),
+            Ok(_) | Err(_) => slot.answered(begun),
         }
         drop(slot);
         self.faults.reach(Point::AfterCall).await;

@@ -27,12 +27,14 @@ pub struct Slots(Arc<Inner>);
 struct Inner {
     provider: String,
     wait: Duration,
+    /// How long calls count that were under way when the provider refused one.
+    older_count: Duration,
     clock: Clock,
     /// What times are counted from.
     begun: Moment,
     state: Mutex<State>,
-    /// Until when it is latched; changes wake all who wait.
-    latched: watch::Sender<Option<Moment>>,
+    /// When there may be a turn though nobody gives a slot back; changes wake all who wait.
+    look_at: watch::Sender<Option<Moment>>,
     gauges: Gauges,
 }
 
@@ -45,13 +47,20 @@ struct Gauges {
 
 struct State {
     throttle: Throttle,
+    places: usize,
     turns: Turns<oneshot::Sender<Slot>>,
+    /// Counts the times that many calls at once became one.
+    round: u64,
+    /// Of the calls under way those of earlier rounds, and until when they count.
+    older: usize,
+    older_until: Duration,
 }
 
 /// The right to one call. Dropped, it is the next one's.
 pub struct Slot {
     slots: Slots,
     tenant: TenantId,
+    round: u64,
 }
 
 /// No slot.
@@ -77,7 +86,14 @@ impl Slots {
         latch: Duration,
         clock: Clock,
     ) -> Slots {
-        let state = State { throttle: Throttle::new(places, latch), turns: Turns::default() };
+        let state = State {
+            throttle: Throttle::new(places, latch),
+            places: places.max(1),
+            turns: Turns::default(),
+            round: 0,
+            older: 0,
+            older_until: Duration::ZERO,
+        };
         let inner = Inner {
             provider: provider.to_owned(),
             gauges: Gauges {
@@ -86,9 +102,10 @@ impl Slots {
                 waiting: metrics::gauge!("oncekey_slots_waiting", "provider" => provider.to_owned()),
             },
             wait,
+            older_count: latch,
             begun: clock.now(),
             clock,
-            latched: watch::Sender::new(None),
+            look_at: watch::Sender::new(None),
             state: Mutex::new(state),
         };
         inner.show(&inner.lock());
@@ -97,9 +114,7 @@ impl Slots {
 
     /// Whether no call could begin now.
     pub fn is_full(&self) -> bool {
-        let state = self.0.lock();
-        state.turns.in_use() >= state.throttle.allowed()
-            || state.throttle.door(self.0.now()) != Door::Open
+        !self.0.lock().has_room(self.0.now())
     }
 
     /// How long the provider stays closed because its account is out of credit.
@@ -115,7 +130,7 @@ impl Slots {
     /// # Errors
     /// [`NoSlot`] says what it waited for, or why it did not.
     pub async fn take(&self, tenant: &TenantId) -> Result<Slot, NoSlot> {
-        let mut latched = self.0.latched.subscribe();
+        let mut look_at = self.0.look_at.subscribe();
         let (mut given, _place) = match self.enter(tenant)? {
             Entered::With(slot) => return Ok(slot),
             Entered::Line(given, place) => (given, place),
@@ -124,14 +139,14 @@ impl Slots {
         let wait = self.0.wait.mul_f64(1.0 - JITTER * clock.chance());
         let deadline = clock.now() + wait;
         loop {
-            let until = *latched.borrow_and_update();
+            let until = *look_at.borrow_and_update();
             let until = until.filter(|until| *until > clock.now());
             tokio::select! {
                 biased;
                 slot = &mut given => return slot.map_err(|_| self.sent_away()),
                 () = clock.sleep_until(until.unwrap_or(deadline)), if until.is_some() => self.hand_out(),
                 // The sender lives as long as these slots.
-                _ = latched.changed() => {}
+                _ = look_at.changed() => {}
                 () = clock.sleep_until(deadline) => return Err(self.sent_away()),
             }
         }
@@ -155,16 +170,15 @@ impl Slots {
             Door::Latched { left } if left > self.0.wait => return Err(NoSlot::Latched { left }),
             Door::Latched { .. } | Door::Open => {}
         }
-        let allowed = state.throttle.allowed();
         // Whoever waits has been passed over by no one: where places are free, nobody does.
-        if door == Door::Open && state.turns.in_use() < allowed && state.turns.nobody_waits() {
+        if state.has_room(self.0.now()) && state.turns.nobody_waits() {
             state.turns.take(tenant);
             self.0.show(&state);
-            drop(state);
-            return Ok(Entered::With(self.slot(tenant)));
+            return Ok(Entered::With(self.slot(tenant, state.round)));
         }
         if self.0.wait.is_zero() {
-            return Err(NoSlot::Discarded { in_use: state.turns.in_use(), allowed });
+            let (in_use, allowed) = (state.turns.in_use(), state.throttle.allowed());
+            return Err(NoSlot::Discarded { in_use, allowed });
         }
         let (give, given) = oneshot::channel();
         let number = state.turns.wait(tenant, give);
@@ -176,8 +190,9 @@ impl Slots {
         Ok(Entered::Line(given, place))
     }
 
-    fn slot(&self, tenant: &TenantId) -> Slot {
-        Slot { slots: self.clone(), tenant: tenant.clone() }
+    /// A slot in a round that was read under the lock under which its place was taken.
+    fn slot(&self, tenant: &TenantId, round: u64) -> Slot {
+        Slot { slots: self.clone(), tenant: tenant.clone(), round }
     }
 
     /// Gives what is free to those who wait.
@@ -185,17 +200,16 @@ impl Slots {
         let mut turns = Vec::new();
         {
             let mut state = self.0.lock();
-            while state.turns.in_use() < state.throttle.allowed()
-                && state.throttle.door(self.0.now()) == Door::Open
-                && let Some(turn) = state.turns.next()
+            while state.has_room(self.0.now())
+                && let Some((tenant, give)) = state.turns.next()
             {
-                turns.push(turn);
+                turns.push((give, self.slot(&tenant, state.round)));
             }
             self.0.show(&state);
         }
-        for (tenant, give) in turns {
+        for (give, slot) in turns {
             // Whoever has gone meanwhile leaves the slot to the next by dropping it.
-            let _ = give.send(self.slot(&tenant));
+            let _ = give.send(slot);
         }
     }
 
@@ -204,6 +218,7 @@ impl Slots {
         match turn {
             None => {}
             Some(Turn::Reduced { from }) => {
+                self.0.begin_round();
                 tracing::warn!(
                     event = "slots_reduced",
                     provider,
@@ -226,7 +241,7 @@ impl Slots {
                 );
                 metrics::counter!("oncekey_latched_total", "provider" => provider.to_owned())
                     .increment(1);
-                self.0.latched.send_replace(Some(self.0.clock.now() + time));
+                self.0.look_at.send_replace(Some(self.0.clock.now() + time));
             }
             Some(Turn::Closed { time }) => {
                 let for_ms = time.as_millis();
@@ -264,9 +279,11 @@ impl Drop for Place {
 }
 
 impl Slot {
-    /// The call was answered, by a success or by what says as much about the provider's load.
-    pub fn answered(&self) {
-        let turn = self.slots.0.lock().throttle.answered();
+    /// The call was answered, by a success or by what says as much about the provider's load. `sent`
+    /// is when it was sent.
+    pub fn answered(&self, sent: Moment) {
+        let inner = &self.slots.0;
+        let turn = inner.lock().throttle.answered(sent.since(inner.begun));
         self.slots.tell(turn);
     }
 
@@ -281,12 +298,39 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.0.lock().turns.give_back(&self.tenant);
+        {
+            let mut state = self.slots.0.lock();
+            state.turns.give_back(&self.tenant);
+            state.older -= usize::from(self.round < state.round);
+        }
         self.slots.hand_out();
     }
 }
 
+impl State {
+    /// Whether one more call may be under way. Calls that the provider had let in before it refused
+    /// one count for a while: some run for minutes, and nobody could be served for as long.
+    fn has_room(&self, now: Duration) -> bool {
+        let in_use = self.turns.in_use();
+        let older = if now < self.older_until { 0 } else { self.older };
+        in_use < self.places
+            && in_use - older < self.throttle.allowed()
+            && self.throttle.door(now) == Door::Open
+    }
+}
+
 impl Inner {
+    /// All calls that are under way are of an earlier round from now on.
+    fn begin_round(&self) {
+        {
+            let mut state = self.lock();
+            state.round += 1;
+            state.older = state.turns.in_use();
+            state.older_until = self.now().saturating_add(self.older_count);
+        }
+        self.look_at.send_replace(Some(self.clock.now() + self.older_count));
+    }
+
     fn now(&self) -> Duration {
         self.clock.now().since(self.begun)
     }

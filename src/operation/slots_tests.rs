@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use chrono::DateTime;
-use futures_util::poll;
+use futures_util::{FutureExt, poll};
 use tokio::task::unconstrained;
 
 use super::*;
@@ -123,10 +123,41 @@ async fn after_a_refusal_one_call_at_a_time() {
     assert!(poll!(&mut waiting).is_pending(), "the one that is allowed is in use");
     held.clear();
     let Poll::Ready(Ok(slot)) = poll!(&mut waiting) else { panic!("one is free") };
-    slot.answered();
+    slot.answered(clock.now());
     drop(slots.take(&a).await.unwrap());
     drop(slot);
     assert_idle(&slots);
+}
+
+#[tokio::test]
+async fn after_a_refusal_long_calls_of_before_hold_nobody_up_for_ever_and_bring_nothing_back() {
+    let clock = clock();
+    let slots = slots(3, SECOND * 30, &clock);
+    let a = tenant("a");
+    let sent = clock.now();
+    let long = [slots.take(&a).await.unwrap(), slots.take(&a).await.unwrap()];
+    let refused = slots.take(&a).await.unwrap();
+    clock.advance(SECOND);
+    refused.failed(FailureKind::RateLimited, sent, None);
+    drop(refused);
+    let mut next = pin!(slots.take(&a));
+    let mut last = pin!(slots.take(&a));
+    assert!(poll!(&mut next).is_pending() && poll!(&mut last).is_pending());
+    clock.advance(SECOND * 8);
+    let Poll::Ready(Ok(next)) = poll!(&mut next) else { panic!("the long ones count no more") };
+    assert!(poll!(&mut last).is_pending(), "one at a time");
+    let [one, other] = long;
+    one.answered(sent);
+    drop(one);
+    assert!(poll!(&mut last).is_pending(), "an answer of before says nothing");
+    next.answered(clock.now());
+    drop(next);
+    let Poll::Ready(Ok(last)) = poll!(&mut last) else { panic!("its place is free") };
+    let second = slots.take(&a).now_or_never().expect("two at a time now");
+    assert!(slots.is_full());
+    drop((last, second, other));
+    assert_idle(&slots);
+    assert_eq!(slots.0.lock().older, 0);
 }
 
 async fn refuse(slots: &Slots, clock: &ManualClock) {
@@ -162,7 +193,7 @@ async fn a_latched_provider_is_left_alone_and_then_asked_once() {
     assert!(slots.is_full());
     clock.advance(SECOND * 16);
     drop(waiting);
-    slots.take(&a).await.unwrap().answered();
+    slots.take(&a).await.unwrap().answered(clock.now());
     assert!(!slots.is_full());
     assert_idle(&slots);
 }
