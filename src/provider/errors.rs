@@ -96,6 +96,22 @@ mod tests {
         assert_eq!(decoded(param).param.as_deref(), Some("temperature"));
     }
 
+    /// What is JSON is somebody's answer to the request, and no page of a box in between.
+    #[test]
+    fn json_of_another_shape_or_too_long_to_be_read_whole_is_the_vendors_own_words() {
+        let list = r#"{"detail":[{"loc":["body","messages"],"msg":"Field required"}]}"#;
+        let error = decoded(list);
+        assert!(error.is_json() && error.detail.unwrap().contains("Field required"));
+        assert!(decoded(r#"{"errors": ["no"]}"#).is_json());
+        let echo = "x".repeat(2 * MAX_ERROR_BYTES);
+        let long = format!(r#"{{"error":{{"type":"invalid_request_error","message":"{echo}"}}}}"#);
+        let error = decoded(&long[..MAX_ERROR_BYTES]);
+        assert!(error.is_json() && error.detail.unwrap().contains("invalid_request_error"));
+        for other in ["", "null", "Bad Request", "upstream: {}"] {
+            assert!(!decoded(other).is_json(), "{other}");
+        }
+    }
+
     #[test]
     fn what_holds_no_error() {
         assert_eq!(from_json(&serde_json::json!({"error": null, "id": "x"})), None);
@@ -107,10 +123,10 @@ mod tests {
     #[test]
     fn bodies_that_are_no_json_keep_a_bounded_piece() {
         let (html, error) = from_body("text/html; charset=utf-8", b"<html>413</html>");
-        assert!(html && !error.is_decoded());
+        assert!(html && !error.is_json());
         assert_eq!(error.detail.as_deref(), Some("<html>413</html>"));
         let (html, error) = from_body("", b"upstream connect error");
-        assert!(!html && !error.is_decoded());
+        assert!(!html && !error.is_json());
         assert!(error.detail.is_some());
         let (_, error) = from_body("", &vec![b'x'; MAX_ERROR_BYTES]);
         assert_eq!(error.detail.map(|text| text.len()), Some(MAX_TEXT_BYTES));

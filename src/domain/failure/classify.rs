@@ -152,7 +152,7 @@ fn by_status(facts: &FailureFacts, status: u16, html: bool, error: &VendorError)
         // A lock, a replayed early request, a caller that a gateway thinks gone.
         409 | 425 | 499 => FailureKind::Transient,
         // A page, not the vendor's error: some box in between did not like the connection.
-        400..=499 if html || !error.is_decoded() => return Diagnosis::unknown(),
+        400..=499 if html || !error.is_json() => return Diagnosis::unknown(),
         400..=499 => FailureKind::Input,
         _ => return Diagnosis::unknown(),
     };

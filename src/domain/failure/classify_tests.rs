@@ -80,6 +80,17 @@ fn pages_of_boxes_in_between() {
 }
 
 #[test]
+fn json_of_a_shape_that_nobody_knows_is_a_refusal_of_the_input_all_the_same() {
+    let detail = Some(r#"{"detail":[{"loc":["body"],"msg":"Field required"}]}"#.to_owned());
+    let error = VendorError { detail, ..VendorError::default() };
+    let cause = Cause::Refused { html: false, error };
+    let facts = FailureFacts { status: Some(422), ..FailureFacts::new(cause) };
+    let told = diagnose(&facts);
+    assert_eq!((told.kind, told.known), (K::Input, true));
+    assert!(!facts.summary().contains("Field"), "it may repeat the prompt");
+}
+
+#[test]
 fn a_lack_of_credit_in_any_wording() {
     for (status, kind, message) in [
         (429, "insufficient_quota", "You exceeded your current quota, please check your plan."),
@@ -156,6 +167,8 @@ fn filters_and_their_stage() {
     let filtered = refusal(400, "", "The response was filtered: content management policy");
     let told = diagnose(&filtered);
     assert_eq!((told.kind, told.stage), (K::Moderation, Some(ModerationStage::Input)));
+    let flagged = "This model requires moderation. Your input was flagged for \"violence\".";
+    assert_eq!(diagnose(&refusal(403, "", flagged)).stage, Some(ModerationStage::Input));
     let after_text = FailureFacts { text_flowed: true, ..in_band("content_filter", "", "") };
     assert_eq!(diagnose(&after_text).stage, Some(ModerationStage::Output));
     let blocked = refusal(400, "", "Output blocked by content filtering policy");

@@ -38,9 +38,11 @@ pub struct VendorError {
 }
 
 impl VendorError {
-    /// Whether a vendor's own error was decoded, rather than some page of a box in between.
-    pub fn is_decoded(&self) -> bool {
-        self.kind.is_some() || self.code.is_some() || self.message.is_some()
+    /// Whether it was JSON, of a known shape or not, whole or too long to be read whole: the answer
+    /// of whoever read the request, rather than a page of some box in between.
+    pub fn is_json(&self) -> bool {
+        let known = self.kind.is_some() || self.code.is_some() || self.message.is_some();
+        known || self.detail.as_ref().is_some_and(|detail| detail.starts_with(['{', '[']))
     }
 }
 

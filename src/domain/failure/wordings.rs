@@ -76,6 +76,7 @@ pub(super) const MODERATION: &[&str] = &[
     "responsible_ai_policy_violation",
     "violating our usage policy",
     "safety system",
+    "input was flagged",
     "prohibited_content",
     "prohibited content",
     "data_inspection_failed",
