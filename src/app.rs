@@ -17,9 +17,10 @@ use crate::faults::Faults;
 use crate::http::{Http, RenderMetrics, ServerSettings, router, serve};
 use crate::lifecycle::Lifecycle;
 use crate::operation::{
-    Asked, BeatingRuns, MissingKey, Model, Models, Node, OperationSettings, Operations, Refused,
-    Rejections, Slots, Stall,
+    Asked, BeatingRuns, MissingKey, Model, Models, Node, OperationSettings, Operations, Parts,
+    Refused, Rejections, Slots, Stall,
 };
+use crate::peers::Peers;
 use crate::provider::{self, Provider, ProviderKind, ProviderSettings, Route};
 use crate::store::{Store, StoreError, StoreSettings};
 
@@ -39,6 +40,8 @@ pub enum AppError {
     Listen { address: SocketAddr, error: std::io::Error },
     #[error("{0}")]
     Provider(String),
+    #[error("no client for other nodes: {0}")]
+    Peers(String),
     #[error(transparent)]
     Config(#[from] config::ConfigError),
 }
@@ -129,15 +132,17 @@ impl App {
             stall: Stall::new(faults.clone()),
         };
         node.start().await?;
-        let operations = Operations::new(
-            store.clone(),
-            clock.clone(),
-            lifecycle.clone(),
+        let secret = store.cluster_secret(clock.secret()).await?;
+        let operations = Operations::new(Parts {
+            store: store.clone(),
+            clock: clock.clone(),
+            lifecycle: lifecycle.clone(),
             faults,
-            operation_settings(&config),
+            settings: operation_settings(&config),
             models,
             runs,
-        );
+            peers: Peers::new(secret, clock.clone()).map_err(AppError::Peers)?,
+        });
         Sweep { store: store.clone(), clock: clock.clone(), lifecycle: lifecycle.clone() }.start();
         let keeper = Keeper {
             store: store.clone(),

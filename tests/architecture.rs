@@ -32,7 +32,9 @@ const ROOMS: &[Room] = &[
     Room { name: "provider", rooms: "domain clock faults", crates: None },
     Room { name: "documents", rooms: "domain", crates: None },
     Room { name: "streams", rooms: "domain", crates: None },
-    Room { name: "operation", rooms: "domain clock faults store provider documents streams lifecycle", crates: None },
+    // The way from one node to another; the database and the door are none of its business.
+    Room { name: "peers", rooms: "domain clock", crates: None },
+    Room { name: "operation", rooms: "domain clock faults store provider documents streams peers lifecycle", crates: None },
     Room { name: "http", rooms: "domain operation streams clock lifecycle", crates: None },
     Room { name: "background", rooms: "domain clock faults store lifecycle", crates: None },
     Room { name: "client", rooms: "domain", crates: None },
@@ -59,9 +61,9 @@ const HOMES: &[Home] = &[
     Home { krate: "hyper_util", rooms: "http app bench" },
     Home { krate: "tower", rooms: "http app" },
     Home { krate: "tower_http", rooms: "http app" },
-    // Background: its sinks deliver events.
-    // Telemetry: the way to a collector.
-    Home { krate: "reqwest", rooms: "provider client background telemetry" },
+    // Background: its sinks deliver events. Telemetry: the way to a collector. Peers: streams of other
+    // nodes.
+    Home { krate: "reqwest", rooms: "provider client background telemetry peers" },
     Home { krate: "clap", rooms: "cli main" },
     Home { krate: "toml", rooms: "config" },
     Home { krate: "metrics_exporter_prometheus", rooms: "telemetry" },

@@ -12,6 +12,7 @@ pub mod key;
 pub mod liveness;
 pub mod pace;
 pub mod partition;
+pub mod peer;
 pub mod problem;
 pub mod prompt;
 pub mod record;

@@ -6,10 +6,12 @@ use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::event_stream;
+use crate::clock::Clock;
 use crate::domain::ids::RequestId;
-use crate::domain::key::KeySource;
+use crate::domain::key::{IdempotencyKey, KeySource};
 use crate::domain::problem::{ErrorCode, Problem};
-use crate::operation::{Outcome, Reply};
+use crate::operation::{Outcome, Reply, Streamed};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const CSV: HeaderValue = HeaderValue::from_static("text/csv; charset=utf-8");
@@ -45,19 +47,38 @@ impl IntoResponse for ProblemResponse {
 
 /// The response to an operation.
 pub fn of_reply(reply: Reply) -> Response {
-    let mut response = match reply.outcome {
+    let response = match reply.outcome {
         Outcome::Refused(problem) => ProblemResponse(problem).into_response(),
-        Outcome::Stored { answer, replay_of } => {
+        Outcome::Stored { answer, replay_of, .. } => {
             let kind = if answer.status == 200 { JSON } else { PROBLEM };
-            let mut response = with_body(answer.status, kind, answer.body.clone());
-            if let Some(run) = replay_of {
-                response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-                insert(&mut response, REPLAY_OF, &run.to_string());
-            }
-            response
+            let response = with_body(answer.status, kind, answer.body.clone());
+            say_replayed(response, replay_of)
         }
     };
-    if let Some(key) = reply.made_key {
+    say_key(response, reply.made_key)
+}
+
+/// The response to an operation whose client asked for a stream.
+pub fn of_streamed(clock: &Clock, streamed: Streamed) -> Response {
+    match streamed {
+        Streamed::Plain(reply) => of_reply(reply),
+        Streamed::Events { made_key, replay_of, feed } => {
+            let response = say_replayed(event_stream::of_feed(clock, *feed), replay_of);
+            say_key(response, made_key)
+        }
+    }
+}
+
+fn say_replayed(mut response: Response, replay_of: Option<RequestId>) -> Response {
+    if let Some(run) = replay_of {
+        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+        insert(&mut response, REPLAY_OF, &run.to_string());
+    }
+    response
+}
+
+fn say_key(mut response: Response, made_key: Option<IdempotencyKey>) -> Response {
+    if let Some(key) = made_key {
         let source = match key.source {
             KeySource::Client => "client",
             KeySource::Opaque => "opaque",

@@ -7,9 +7,9 @@ use axum::extract::{FromRequestParts, Request, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 
-use super::answer::{ProblemResponse, of_reply};
+use super::answer::{ProblemResponse, of_reply, of_streamed};
 use super::auth::Caller;
-use super::{Http, body, prefer};
+use super::{Http, body, event_stream, prefer};
 use crate::domain::chat::ChatRequest;
 use crate::domain::ids::RequestId;
 use crate::domain::key::{IdempotencyKey, KeyError};
@@ -38,9 +38,12 @@ pub async fn post_chat(
     let request = Request::from_parts(parts, body);
     let wait = prefer::wait(request.headers(), http.max_wait);
     let trace_parent = trace_parent(request.headers());
+    let (begin, preferred) =
+        (event_stream::begin(request.headers()), event_stream::are_preferred(request.headers()));
     let text = body::json_text(&http, request, id).await?;
     let request = ChatRequest::read(&text)
         .map_err(|error| Problem::new(ErrorCode::InvalidRequest, id, error.to_string()))?;
+    let streams = request.stream || preferred;
     let arrival = ChatArrival {
         request_id: id,
         tenant: caller.bearer.tenant,
@@ -50,8 +53,13 @@ pub async fn post_chat(
         wait: wait.unwrap_or_default(),
         verdict,
         trace_parent,
+        door: None,
     };
-    let response = of_reply(http.operations.chat(arrival).await);
+    let response = if streams {
+        of_streamed(&http.clock, http.operations.chat_stream(arrival, begin).await)
+    } else {
+        of_reply(http.operations.chat(arrival).await)
+    };
     Ok(prefer::say_applied(response, wait))
 }
 

@@ -6,6 +6,8 @@ mod auth;
 mod body;
 mod chat;
 mod conversations;
+mod event_stream;
+mod events;
 mod fallback;
 mod health;
 mod linger;
@@ -25,7 +27,7 @@ use tower_http::decompression::RequestDecompressionLayer;
 pub use server::{ServerSettings, serve};
 
 use crate::clock::Clock;
-use crate::operation::Operations;
+use crate::operation::{Operations, PEER_PATH};
 
 /// Renders the metrics of the process as Prometheus text.
 pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -47,10 +49,12 @@ pub fn router(http: Http) -> Router {
     Router::new()
         .route("/v1/chat", post(chat::post_chat))
         .route("/v1/requests/{key}", get(requests::get_request))
+        .route("/v1/requests/{key}/events", get(events::get_events))
         .route("/v1/requests/{key}/cancel", post(requests::cancel_request))
         .route("/v1/conversations/{id}", delete(conversations::delete_conversation))
         .route("/v1/conversations/{id}/turns", get(conversations::get_turns))
         .route("/v1/usage", get(usage::get_usage))
+        .route(PEER_PATH, get(events::get_for_peer))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))

@@ -106,7 +106,7 @@ pub async fn cancel_request(
     ok(id, &body_of(&record, None))
 }
 
-fn path_key(
+pub(super) fn path_key(
     path: Result<Path<String>, PathRejection>,
     id: RequestId,
 ) -> Result<IdempotencyKey, Problem> {
@@ -115,7 +115,7 @@ fn path_key(
     IdempotencyKey::parse(text.as_bytes()).map_err(|error| invalid(error.to_string()))
 }
 
-fn missing(id: RequestId) -> Problem {
+pub(super) fn missing(id: RequestId) -> Problem {
     Problem::new(ErrorCode::NotFound, id, "There is no request with this key.")
 }
 

@@ -10,17 +10,18 @@ use uuid::Uuid;
 
 use super::waiting::{Ticket, Verdict};
 use super::{
-    ChatArrival, Inner, MissingKey, Model, Outcome, Reply, chat, database_problem, disowned, run,
+    ChatArrival, Door, Feed, Inner, MissingKey, Model, Outcome, Reply, chat, database_problem,
+    disowned, run, streaming,
 };
 use crate::clock::Moment;
 use crate::domain::arrival::{Decision, decide};
 use crate::domain::chat::ENDPOINT;
 use crate::domain::failure::FailureKind;
 use crate::domain::hash::RequestHash;
-use crate::domain::ids::{OperationId, RequestId};
+use crate::domain::ids::OperationId;
 use crate::domain::key::{IdempotencyKey, KeySource};
 use crate::domain::problem::{ErrorCode, Problem};
-use crate::domain::record::{Record, StoredAnswer};
+use crate::domain::record::{Guard, Record, StoredAnswer};
 use crate::domain::retry::GiveUpReason;
 use crate::domain::verdict::detail_of;
 use crate::faults::Point;
@@ -42,20 +43,35 @@ enum Round {
 }
 
 impl Inner {
-    pub(super) async fn arrive(&self, mut arrival: ChatArrival, gone: CancellationToken) -> Reply {
+    pub(super) async fn arrive(
+        self: &Arc<Self>,
+        mut arrival: ChatArrival,
+        gone: CancellationToken,
+    ) -> Reply {
         let verdict = arrival.verdict.take();
         let hash = arrival.request.meaning(arrival.subject.as_ref());
         let (made_key, source, outcome) = match self.key_of(&arrival, &hash).await {
             Ok(key) => {
                 let source = key.source;
                 let made = matches!(source, KeySource::Derived | KeySource::Absent);
+                if let Some(door) = arrival.door.as_ref().filter(|_| made) {
+                    door.made_key(&key);
+                }
                 let outcome = self.answer(&arrival, verdict, key.clone(), hash, &gone).await;
                 (made.then_some(key), source.as_str(), outcome)
             }
             Err(problem) => (None, "none", Outcome::Refused(problem)),
         };
+        let label = match &outcome {
+            Outcome::Refused(problem)
+                if problem.code == ErrorCode::InProgress && is_streamed(&arrival) =>
+            {
+                "attached"
+            }
+            outcome => outcome.label(),
+        };
         metrics::counter!("oncekey_requests_total", "endpoint" => ENDPOINT,
-            "key_source" => source, "outcome" => outcome.label())
+            "key_source" => source, "outcome" => label)
         .increment(1);
         tracing::trace!(
             event = "answered",
@@ -101,7 +117,7 @@ impl Inner {
     }
 
     async fn answer(
-        &self,
+        self: &Arc<Self>,
         arrival: &ChatArrival,
         verdict: Option<Box<Record>>,
         key: IdempotencyKey,
@@ -129,7 +145,7 @@ impl Inner {
                         Some(ticket) => tokio::select! {
                             told = ticket.woken() => {
                                 if let Some(told) = told.filter(|it| by == key.id && it.hash == hash) {
-                                    return replay(told.answer, told.run);
+                                    return replay(told.answer, told.guard);
                                 }
                             }
                             () = self.clock.sleep_until(deadline) => {
@@ -184,7 +200,7 @@ impl Inner {
 
     /// Claims, or decides on what stands under the key. A verdict that was read stands.
     async fn round(
-        &self,
+        self: &Arc<Self>,
         arrival: &ChatArrival,
         key: &IdempotencyKey,
         hash: &RequestHash,
@@ -228,7 +244,7 @@ impl Inner {
     }
 
     async fn exists(
-        &self,
+        self: &Arc<Self>,
         arrival: &ChatArrival,
         model: Result<&Model, Problem>,
         hash: &RequestHash,
@@ -242,11 +258,16 @@ impl Inner {
             }
             Decision::Erased => return Ok(settled(self.refused(arrival, ErrorCode::Erased, None))),
             Decision::Replay(answer) => {
-                return Ok(settled(replay(Arc::new(answer), record.guard.request_id)));
+                return Ok(settled(replay(Arc::new(answer), record.guard)));
             }
             Decision::InProgress { so_far } => {
                 let wait = self.pace().retry_after(so_far);
                 let problem = refusal(arrival, ErrorCode::InProgress, Some(wait));
+                if let Some(door) = &arrival.door {
+                    tracing::info!(event = "attached", run = %record.guard.request_id, "reads along");
+                    door.open(Feed::of_record(self.clone(), &record, door.begin()));
+                    return Ok(settled(Outcome::Refused(problem)));
+                }
                 return Ok(Round::Occupied { by: record.at.key, problem });
             }
             Decision::GiveUp(reason) => return self.give_up(*record, &reason).await,
@@ -276,7 +297,7 @@ impl Inner {
     }
 
     async fn run(
-        &self,
+        self: &Arc<Self>,
         arrival: &ChatArrival,
         model: &Model,
         hash: &RequestHash,
@@ -285,13 +306,16 @@ impl Inner {
     ) -> Outcome {
         let job =
             chat::ChatJob { request: arrival.request.clone(), subject: arrival.subject.clone() };
-        let outcome = run::Run { inner: self, claim, job: &job, model, begun }.perform().await;
+        let stream = self.open_stream(arrival, model, claim);
+        let run = run::Run { inner: self, claim, job: &job, model, stream: &stream, begun };
+        let outcome = run.perform().await;
+        stream.finish(&streaming::ending(&outcome, claim), self.stream_time());
         let verdict = match &outcome {
-            Outcome::Stored { answer, replay_of } => Some(Verdict {
-                hash: *hash,
-                answer: answer.clone(),
-                run: replay_of.unwrap_or(claim.guard.request_id),
-            }),
+            Outcome::Stored { answer, fence, replay_of } => {
+                let request_id = replay_of.unwrap_or(claim.guard.request_id);
+                let guard = Guard { fence: *fence, request_id };
+                Some(Verdict { hash: *hash, answer: answer.clone(), guard })
+            }
             Outcome::Refused(_) => None,
         };
         self.waiting.wake(&claim.at.tenant, claim.at.key, verdict);
@@ -300,7 +324,7 @@ impl Inner {
 
     /// Ends the operation for good; the stored problem carries the id of its last run.
     async fn give_up(&self, record: Record, reason: &GiveUpReason) -> Result<Round, StoreError> {
-        let last_run = record.guard.request_id;
+        let (fence, last_run) = (record.guard.fence, record.guard.request_id);
         let (tenant, key) = (record.at.tenant.clone(), record.at.key);
         let detail = format!("This operation is not tried again: {reason}.");
         let problem = Problem::new(ErrorCode::GaveUp, last_run, detail);
@@ -311,7 +335,8 @@ impl Inner {
         }
         self.waiting.wake(&tenant, key, None);
         tracing::warn!(event = "gave_up", %reason, run = %last_run, "gave up");
-        Ok(settled(Outcome::Stored { answer: Arc::new(answer), replay_of: Some(last_run) }))
+        let (answer, replay_of) = (Arc::new(answer), Some(last_run));
+        Ok(settled(Outcome::Stored { answer, fence, replay_of }))
     }
 
     fn busy(&self, arrival: &ChatArrival, holder: &Holder) -> Round {
@@ -331,9 +356,14 @@ impl Inner {
 }
 
 /// A stored verdict, told again.
-fn replay(answer: Arc<StoredAnswer>, run: RequestId) -> Outcome {
+fn replay(answer: Arc<StoredAnswer>, guard: Guard) -> Outcome {
+    let (fence, run) = (guard.fence, guard.request_id);
     tracing::info!(event = "replayed", run = %run, status = answer.status, "replayed");
-    Outcome::Stored { answer, replay_of: Some(run) }
+    Outcome::Stored { answer, fence, replay_of: Some(run) }
+}
+
+fn is_streamed(arrival: &ChatArrival) -> bool {
+    arrival.door.as_ref().is_some_and(Door::is_open)
 }
 
 fn settled(outcome: Outcome) -> Round {

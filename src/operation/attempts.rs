@@ -18,6 +18,7 @@ use crate::domain::retry::{
     feedback, next_step,
 };
 use crate::faults::{Faults, Point};
+use crate::streams::Writer;
 
 /// What the loop needs to know of its run.
 pub struct Attempts<'a, 'm> {
@@ -31,6 +32,8 @@ pub struct Attempts<'a, 'm> {
     pub rules: &'a RetryRules,
     pub calls: &'a CallLog,
     pub routes: &'a Routes,
+    /// Where the text goes as it comes.
+    pub stream: &'a Writer,
     /// How long before this run the operation was first claimed.
     pub before_run: Duration,
     /// When this run began.
@@ -89,6 +92,8 @@ struct Progress {
     /// How the next call differs from the one before, and how long was waited for it.
     changed: Option<String>,
     backed_off: Duration,
+    /// Whether a reader has text of the call that failed.
+    output_shown: bool,
 }
 
 impl<'m> Attempts<'_, 'm> {
@@ -101,14 +106,19 @@ impl<'m> Attempts<'_, 'm> {
             waited: Duration::ZERO,
             changed: None,
             backed_off: Duration::ZERO,
+            output_shown: false,
         };
         loop {
             let model = self.model(at.shape.tier).ok_or(Failed::of(FailureKind::Internal))?;
             let request = prompt.request(model, &at.shape);
             let failure = match self.call(model, &request, &at).await? {
-                Ok(answer) => return Ok(Answered { answer, model }),
+                Ok(answer) => {
+                    self.stream.accepted(&answer.text);
+                    return Ok(Answered { answer, model });
+                }
                 Err(failure) => failure,
             };
+            at.output_shown = self.stream.forget();
             let retry_after = asked_wait(&failure.facts, &request.messages, self.clock.utc_now());
             let diagnosis = diagnose(&failure.facts);
             let place = (at.shape.tier, at.route);
@@ -139,7 +149,7 @@ impl<'m> Attempts<'_, 'm> {
             takes_temperature: model.takes_temperature(),
             waited: at.waited,
             since_first_claim: self.before_run + self.clock.now().since(self.begun),
-            output_shown: false,
+            output_shown: at.output_shown,
             jitter: self.clock.chance(),
         };
         next_step(&situation, self.rules)
@@ -272,7 +282,7 @@ impl<'m> Attempts<'_, 'm> {
             "calling"
         );
         let begun = self.clock.now();
-        let told = provider.call(request, at.route, &mut |_| {}).await;
+        let told = provider.call(request, at.route, &mut |text| self.stream.push(text)).await;
         let took_ms = self.clock.now().since(begun).as_millis();
         let outcome = match told {
             Ok(answer) => match (self.accept)(&answer) {

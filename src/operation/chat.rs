@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::calls::CallLog;
@@ -149,4 +149,25 @@ pub fn commit(
 pub struct ChatJob {
     pub request: Arc<ChatRequest>,
     pub subject: Option<Subject>,
+}
+
+#[derive(Deserialize)]
+struct StoredChat {
+    message: StoredMessage,
+}
+
+#[derive(Deserialize)]
+struct StoredMessage {
+    content: String,
+}
+
+/// The text of a stored chat answer.
+pub fn text_of(body: &[u8]) -> String {
+    match serde_json::from_slice::<StoredChat>(body) {
+        Ok(chat) => chat.message.content,
+        Err(error) => {
+            tracing::error!(event = "internal", %error, "a stored answer has no text to stream");
+            String::new()
+        }
+    }
 }

@@ -9,6 +9,7 @@ mod calls;
 mod chat;
 mod commit;
 mod disowned;
+mod feed;
 mod heartbeat;
 mod models;
 mod node;
@@ -17,6 +18,7 @@ mod reads;
 mod request;
 mod run;
 mod slots;
+mod streaming;
 mod turns;
 mod waiting;
 
@@ -26,15 +28,17 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+pub use feed::Feed;
 pub use heartbeat::BeatingRuns;
 pub use models::{Asked, Model, Models, Refused, Rejections};
 pub use node::{Node, Stall};
 pub use outcome::{Outcome, Reply};
 pub use reads::{Readiness, Removal};
 pub use slots::Slots;
+pub use streaming::{Door, Streamed};
 use waiting::Waiting;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::domain::chat::ChatRequest;
 use crate::domain::ids::{RequestId, Subject, TenantId};
 use crate::domain::key::IdempotencyKey;
@@ -45,8 +49,11 @@ use crate::domain::retry::RetryRules;
 use crate::domain::trace_parent::TraceParent;
 use crate::faults::Faults;
 use crate::lifecycle::Lifecycle;
+use crate::peers::Peers;
+pub use crate::peers::{PATH as PEER_PATH, PROOF as PEER_PROOF};
 use crate::store::Store;
 pub use crate::store::{KeptCall, StoreError, TurnPage};
+use crate::streams::Hub;
 
 /// What happens to requests without a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +75,18 @@ pub struct OperationSettings {
     pub max_history_turns: u32,
 }
 
+/// What operations are made of.
+pub struct Parts {
+    pub store: Store,
+    pub clock: Clock,
+    pub lifecycle: Lifecycle,
+    pub faults: Faults,
+    pub settings: OperationSettings,
+    pub models: Models,
+    pub runs: BeatingRuns,
+    pub peers: Peers,
+}
+
 /// What everything in this room stands on.
 pub(crate) struct Inner {
     store: Store,
@@ -77,8 +96,11 @@ pub(crate) struct Inner {
     settings: OperationSettings,
     models: Models,
     runs: BeatingRuns,
+    peers: Peers,
     pace: Mutex<Pace>,
     waiting: Waiting,
+    streams: Hub,
+    begun: Moment,
 }
 
 /// The operations of this node. Cheap to clone.
@@ -99,22 +121,17 @@ pub struct ChatArrival {
     pub verdict: Option<Box<Record>>,
     /// The client's span that this is a part of, where it told one.
     pub trace_parent: Option<TraceParent>,
+    /// Where it is handed a stream; set by [`Operations::chat_stream`].
+    pub door: Option<Door>,
 }
 
 impl Operations {
-    pub fn new(
-        store: Store,
-        clock: Clock,
-        lifecycle: Lifecycle,
-        faults: Faults,
-        settings: OperationSettings,
-        models: Models,
-        runs: BeatingRuns,
-    ) -> Self {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { store, clock, lifecycle, faults, settings, models, runs, peers } = parts;
         let waiting = Waiting::default();
         waiting.start_polling(store.clone(), clock.clone(), lifecycle.clone());
-        let pace = Mutex::default();
         Self(Arc::new(Inner {
+            begun: clock.now(),
             store,
             clock,
             lifecycle,
@@ -122,8 +139,10 @@ impl Operations {
             settings,
             models,
             runs,
-            pace,
+            peers,
+            pace: Mutex::default(),
             waiting,
+            streams: Hub::default(),
         }))
     }
 

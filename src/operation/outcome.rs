@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::ids::RequestId;
+use crate::domain::ids::{Fence, RequestId};
 use crate::domain::key::IdempotencyKey;
 use crate::domain::problem::Problem;
 use crate::domain::record::StoredAnswer;
@@ -13,6 +13,8 @@ pub enum Outcome {
     /// A verdict that is stored, just now or before: the same bytes every time.
     Stored {
         answer: Arc<StoredAnswer>,
+        /// Of the run that produced it.
+        fence: Fence,
         /// The run that produced it, where that is not this arrival's.
         replay_of: Option<RequestId>,
     },

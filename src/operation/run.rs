@@ -25,6 +25,7 @@ use crate::domain::retry::{ArrivalFacts, give_up};
 use crate::domain::verdict::{code_of, detail_of, is_final, is_the_inputs_own};
 use crate::faults::Point;
 use crate::store::{Claim, CommitOutcome, Failure, StoreError};
+use crate::streams::Writer;
 
 /// How the work of a run ended, before anything is written.
 enum Work<'a> {
@@ -43,6 +44,8 @@ pub(super) struct Run<'a> {
     pub claim: &'a Claim,
     pub job: &'a ChatJob,
     pub model: &'a Model,
+    /// Where the text goes as it comes.
+    pub stream: &'a Writer,
     /// The moment before the claim was sent.
     pub begun: Moment,
 }
@@ -139,6 +142,7 @@ impl<'a> Run<'a> {
             ladder: &ladder,
             accept: &accept,
             routes: &routes,
+            stream: self.stream,
             clock: &inner.clock,
             faults: &inner.faults,
             rules: &inner.settings.retry,
@@ -209,7 +213,9 @@ impl<'a> Run<'a> {
                 tracing::info!(event = "committed", took_ms = took.as_millis(), "committed");
                 inner.pace().record(took);
                 let answer = StoredAnswer { status: 200, body: effects.response.clone() };
-                let outcome = Outcome::Stored { answer: Arc::new(answer), replay_of: None };
+                let fence = self.claim.guard.fence;
+                let answer = Arc::new(answer);
+                let outcome = Outcome::Stored { answer, fence, replay_of: None };
                 return (outcome, "committed", None);
             }
             commit::Ending::Fenced => return self.stopped(Stop::Lost, calls).await,
@@ -246,7 +252,8 @@ impl<'a> Run<'a> {
         match (settled, answer) {
             (Ok(CommitOutcome::Committed), Some(answer)) => {
                 tracing::warn!(event = "failed", %kind, "ended for good");
-                let stored = Outcome::Stored { answer: Arc::new(answer), replay_of: None };
+                let (answer, fence) = (Arc::new(answer), self.claim.guard.fence);
+                let stored = Outcome::Stored { answer, fence, replay_of: None };
                 (stored, verdict, Some(kind))
             }
             (Ok(CommitOutcome::Fenced), _) => {
@@ -316,8 +323,8 @@ impl<'a> Run<'a> {
         let cancelled = record.failure_kind.as_deref() == Some(FailureKind::Cancelled.as_str());
         match record.state {
             State::Committed(Some(answer)) | State::FailedFinal(Some(answer)) => {
-                let replay_of = Some(record.guard.request_id);
-                let outcome = Outcome::Stored { answer: Arc::new(answer), replay_of };
+                let (fence, replay_of) = (record.guard.fence, Some(record.guard.request_id));
+                let outcome = Outcome::Stored { answer: Arc::new(answer), fence, replay_of };
                 (outcome, "fenced", Some(lost))
             }
             State::FailedPassing if cancelled && record.guard == self.claim.guard => {

@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::domain::hash::RequestHash;
-use crate::domain::ids::{RequestId, TenantId};
-use crate::domain::record::{Record, State, StoredAnswer};
+use crate::domain::ids::TenantId;
+use crate::domain::record::{Guard, Record, State, StoredAnswer};
 use crate::lifecycle::Lifecycle;
 use crate::store::Store;
 
@@ -32,16 +32,16 @@ pub struct Verdict {
     /// The meaning of the request that it answers.
     pub hash: RequestHash,
     pub answer: Arc<StoredAnswer>,
-    /// The run that produced it.
-    pub run: RequestId,
+    /// Of the run that produced it.
+    pub guard: Guard,
 }
 
 impl Verdict {
     fn of(record: Record) -> Option<Self> {
-        let (hash, run) = (record.request_hash, record.guard.request_id);
+        let (hash, guard) = (record.request_hash, record.guard);
         match record.state {
             State::Committed(Some(answer)) | State::FailedFinal(Some(answer)) => {
-                Some(Self { hash, run, answer: Arc::new(answer) })
+                Some(Self { hash, guard, answer: Arc::new(answer) })
             }
             _ => None,
         }

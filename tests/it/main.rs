@@ -58,6 +58,7 @@ mod retry_changes;
 mod retry_memory;
 mod retry_waits;
 mod small_pool;
+mod streams_order;
 mod support;
 mod traces;
 mod usage;

@@ -12,6 +12,7 @@ pub mod clock;
 pub mod collector;
 pub mod database;
 pub mod direct;
+pub mod events;
 pub mod node;
 pub mod old_days;
 pub mod pair;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 pub use client::{Answer, Client};
 pub use database::TestDatabase;
+pub use events::Events;
 pub use pair::Pair;
 
 /// How long a wait for something that must happen may take before the test fails.
