@@ -58,6 +58,8 @@ mod retry_changes;
 mod retry_memory;
 mod retry_waits;
 mod small_pool;
+mod streams_attach;
+mod streams_broken;
 mod streams_order;
 mod support;
 mod traces;

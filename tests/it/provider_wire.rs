@@ -120,13 +120,18 @@ async fn every_good_stream_on_file_is_read_exactly() {
 #[tokio::test]
 async fn chunks_that_cut_characters_and_line_ends_change_nothing() {
     let server = ScriptedProvider::start().await;
+    let reply = Reply::events_file("crlf_nospace.sse").chunking(crlf_chunks());
+    assert_eq!(answer(&server, Wire::Anthropic, reply).await.text, "naïve café 北京 🫖");
+}
+
+/// The cuts that break a parser by chunks: inside a character, and between CR and LF.
+pub fn crlf_chunks() -> Chunking {
     let chunks: Value = serde_json::from_slice(&fixture("sse/crlf_nospace.chunks.json")).unwrap();
     let chunks = chunks["chunks"].as_array().unwrap();
     let size = |chunk: &Value| base64_length(chunk.as_str().unwrap());
     let sizes: Vec<usize> = chunks.iter().map(size).collect();
     assert_eq!(sizes.iter().sum::<usize>(), fixture("sse/crlf_nospace.sse").len());
-    let reply = Reply::events_file("crlf_nospace.sse").chunking(Chunking::Sizes(sizes));
-    assert_eq!(answer(&server, Wire::Anthropic, reply).await.text, "naïve café 北京 🫖");
+    Chunking::Sizes(sizes)
 }
 
 fn base64_length(text: &str) -> usize {
