@@ -60,6 +60,8 @@ mod retry_waits;
 mod small_pool;
 mod streams_attach;
 mod streams_broken;
+mod streams_draining;
+mod streams_nodes;
 mod streams_order;
 mod support;
 mod traces;
