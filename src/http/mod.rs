@@ -10,6 +10,7 @@ mod event_stream;
 mod events;
 mod fallback;
 mod health;
+mod impatient;
 mod linger;
 mod prefer;
 mod request_id;

@@ -11,6 +11,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::impatient::Impatient;
 use crate::clock::Clock;
 use crate::lifecycle::Lifecycle;
 
@@ -19,13 +20,19 @@ use crate::lifecycle::Lifecycle;
 pub struct ServerSettings {
     /// From the first byte of a request's head to its last; an idle connection ends after it too.
     pub header_timeout: Duration,
+    /// How long a client may take nothing of an answer that is there.
+    pub write_timeout: Duration,
     /// What connections get to end, once the process ends.
     pub farewell: Duration,
 }
 
 impl Default for ServerSettings {
     fn default() -> Self {
-        Self { header_timeout: Duration::from_secs(30), farewell: Duration::from_secs(2) }
+        Self {
+            header_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            farewell: Duration::from_secs(2),
+        }
     }
 }
 
@@ -61,6 +68,7 @@ pub async fn serve(
         // An answer is one small write; waiting to fill a packet only delays it.
         drop(socket.set_nodelay(true));
         let service = TowerToHyperService::new(router.clone());
+        let socket = Impatient::new(socket, clock.clone(), settings.write_timeout);
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(socket), service));
         let closing = closing.clone();
         lifecycle.spawn(async move {

@@ -13,6 +13,10 @@ mod id;
 mod replay;
 mod sse;
 
+#[cfg(test)]
+#[path = "channel_tests.rs"]
+mod tests;
+
 pub use channel::{Begin, Channel, Ending, Reader};
 pub use hub::{Hub, KEPT_FOR, Run, Writer};
 pub use id::StreamId;
