@@ -25,8 +25,9 @@ use crate::peers::{PeerRun, PeerStream};
 use crate::store::StoreError;
 use crate::streams::{Begin, KEPT_FOR, Reader, Replay, Splitter, StreamId, failed_without_id};
 
-/// Between two tries to reach the node that has the run. Its record is watched meanwhile.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Between two tries to reach the node that has the run, twice as long each time, up to the second.
+/// Its record is watched meanwhile.
+const ASK_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(16)];
 /// The same where it is this node, whose run has just claimed or just ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -41,6 +42,8 @@ pub struct Feed {
     source: Source,
     /// Held while the record is what is waited for.
     ticket: Option<Ticket>,
+    /// How long the node that has the run is left alone, once it gave no stream.
+    pause: Option<Duration>,
 }
 
 enum Source {
@@ -69,7 +72,7 @@ pub(super) fn lost(run: RequestId) -> Problem {
 impl Feed {
     fn new(inner: Arc<Inner>, at: (TenantId, Uuid), run: RequestId, begin: Begin) -> Self {
         let (tenant, key) = at;
-        Self { inner, tenant, key, run, begin, source: Source::Unknown, ticket: None }
+        Self { inner, tenant, key, run, begin, source: Source::Unknown, ticket: None, pause: None }
     }
 
     /// Of a run at this node.
@@ -215,9 +218,10 @@ impl Feed {
 
     /// The stream at the node that has the run; where there is none, how long to leave it alone.
     async fn peer(&mut self, record: &Record) -> Result<(Option<Source>, Duration), StoreError> {
-        let inner = &self.inner;
+        let inner = self.inner.clone();
+        let [first, longest] = ASK_AGAIN;
         let owner = inner.store.owner_of(record.at.clone(), record.guard).await?;
-        let Some(owner) = owner else { return Ok((None, ASK_AGAIN)) };
+        let Some(owner) = owner else { return Ok((None, first)) };
         if owner.node == inner.store.node() {
             return Ok((None, LOOK_AGAIN));
         }
@@ -229,15 +233,23 @@ impl Feed {
         };
         let run = PeerRun { tenant: self.tenant.clone(), key: self.key, run: self.run, behind };
         match inner.peers.open(&owner.advertised, &run).await {
-            Ok(stream) => Ok((Some(Source::Peer(stream, Splitter::default())), ASK_AGAIN)),
+            Ok(stream) => {
+                self.pause = None;
+                Ok((Some(Source::Peer(stream, Splitter::default())), first))
+            }
             Err(error) => {
-                tracing::warn!(
-                    event = "peer_unreachable",
-                    node = %owner.node,
-                    %error,
-                    "the node that has the run gives no stream; its record is waited for"
-                );
-                Ok((None, ASK_AGAIN))
+                if self.pause.is_none() {
+                    tracing::warn!(
+                        event = "peer_unreachable",
+                        node = %owner.node,
+                        run = %self.run,
+                        %error,
+                        "the node that has the run gives no stream; its record is waited for"
+                    );
+                }
+                let pause = self.pause.map_or(first, |pause| (pause * 2).min(longest));
+                self.pause = Some(pause);
+                Ok((None, pause))
             }
         }
     }

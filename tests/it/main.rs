@@ -63,6 +63,7 @@ mod streams_broken;
 mod streams_draining;
 mod streams_nodes;
 mod streams_order;
+mod streams_slow;
 mod support;
 mod traces;
 mod usage;

@@ -37,6 +37,8 @@ pub struct Events {
     pub headers: reqwest::header::HeaderMap,
     response: reqwest::Response,
     buffer: BytesMut,
+    /// Bytes of it that hold no end of an event.
+    searched: usize,
     /// The id to come back with.
     pub last_id: Option<String>,
 }
@@ -58,7 +60,8 @@ impl Events {
             let bytes = response.bytes().await.unwrap().to_vec();
             return Err(Answer { status, headers, bytes });
         }
-        Ok(Events { status, headers, response, buffer: BytesMut::new(), last_id: None })
+        let (buffer, searched) = (BytesMut::new(), 0);
+        Ok(Events { status, headers, response, buffer, searched, last_id: None })
     }
 
     /// What comes next. `None`: the response ended, or broke.
@@ -109,8 +112,14 @@ impl Events {
     }
 
     fn parse(&mut self) -> Option<Said> {
-        let end = self.buffer.windows(2).position(|two| two == b"\n\n")?;
-        let block = self.buffer.split_to(end + 2);
+        let from = self.searched.saturating_sub(1);
+        let end = self.buffer[from..].windows(2).position(|two| two == b"\n\n");
+        let Some(end) = end else {
+            self.searched = self.buffer.len();
+            return None;
+        };
+        self.searched = 0;
+        let block = self.buffer.split_to(from + end + 2);
         let block = std::str::from_utf8(&block).unwrap().trim_end();
         if block.starts_with(':') {
             assert_eq!(block.lines().count(), 1, "a comment is a line of its own: {block:?}");
