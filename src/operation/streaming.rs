@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::feed::Feed;
+use super::feed::{Feed, lost};
 use super::outcome::{Outcome, Reply};
 use super::{ChatArrival, Inner, Model, Operations};
 use crate::domain::ids::{RequestId, TenantId};
@@ -85,18 +85,24 @@ impl Operations {
     /// Answers a chat with a stream, from `begin`, where there is anything to stream. The work goes
     /// on when the caller stops reading.
     pub async fn chat_stream(&self, mut arrival: ChatArrival, begin: Begin) -> Streamed {
-        let (door, opened) = Door::new(begin);
+        let (door, mut opened) = Door::new(begin);
         let (tenant, key) = (arrival.tenant.clone(), arrival.key.as_ref().map(|key| key.id));
         arrival.door = Some(door.clone());
         let (request_id, work) = (arrival.request_id, self.chat(arrival));
-        tokio::pin!(work);
-        let reply = tokio::select! {
+        let (feed, reply) = tokio::select! {
             biased;
-            Ok(feed) = opened => {
+            Ok(feed) = &mut opened => (Some(feed), None),
+            // Who joins a run is done at once: its end may be seen before its stream is.
+            reply = work => (opened.try_recv().ok(), Some(reply)),
+        };
+        let reply = match (feed, reply) {
+            (None, Some(reply)) => reply,
+            (Some(feed), _) => {
                 let made_key = door.0.made_key.get().cloned();
                 return Streamed::Events { made_key, replay_of: None, feed: Box::new(feed) };
             }
-            reply = &mut work => reply,
+            // One of the two was ready.
+            (None, None) => Reply { made_key: None, outcome: Outcome::Refused(lost(request_id)) },
         };
         let Reply { made_key, outcome } = reply;
         match outcome {
@@ -178,6 +184,6 @@ pub(super) fn ending(outcome: &Outcome, claim: &Claim) -> Ending {
                 Ending::FailedFinal(answer.clone())
             }
         }
-        Outcome::Stored { .. } => Ending::Failed(super::feed::lost(claim.guard.request_id)),
+        Outcome::Stored { .. } => Ending::Failed(lost(claim.guard.request_id)),
     }
 }
