@@ -44,6 +44,8 @@ pub struct Feed {
     ticket: Option<Ticket>,
     /// How long the node that has the run is left alone, once it gave no stream.
     pause: Option<Duration>,
+    /// Its stream broke before it gave a whole event; it is left alone once before the next try.
+    barren: bool,
 }
 
 enum Source {
@@ -72,7 +74,17 @@ pub(super) fn lost(run: RequestId) -> Problem {
 impl Feed {
     fn new(inner: Arc<Inner>, at: (TenantId, Uuid), run: RequestId, begin: Begin) -> Self {
         let (tenant, key) = at;
-        Self { inner, tenant, key, run, begin, source: Source::Unknown, ticket: None, pause: None }
+        Self {
+            inner,
+            tenant,
+            key,
+            run,
+            begin,
+            source: Source::Unknown,
+            ticket: None,
+            pause: None,
+            barren: false,
+        }
     }
 
     /// Of a run at this node.
@@ -117,6 +129,7 @@ impl Feed {
                 Source::Peer(stream, splitter) => {
                     if let Some(events) = splitter.take() {
                         self.begin = splitter.last_id().map_or(self.begin, Begin::Behind);
+                        self.pause = None;
                         return Some(events);
                     }
                     if splitter.ended() {
@@ -124,8 +137,11 @@ impl Feed {
                     }
                     tokio::select! {
                         bytes = stream.next() => match bytes {
-                            Some(bytes) => splitter.push(&bytes),
-                            None => self.source = Source::Unknown,
+                            Some(bytes) if splitter.push(&bytes) => {}
+                            Some(_) | None => {
+                                self.barren = !splitter.gave();
+                                self.source = Source::Unknown;
+                            }
                         },
                         () = self.inner.lifecycle.draining() => self.source = self.draining(),
                     }
@@ -219,7 +235,7 @@ impl Feed {
     /// The stream at the node that has the run; where there is none, how long to leave it alone.
     async fn peer(&mut self, record: &Record) -> Result<(Option<Source>, Duration), StoreError> {
         let inner = self.inner.clone();
-        let [first, longest] = ASK_AGAIN;
+        let [first, _] = ASK_AGAIN;
         let owner = inner.store.owner_of(record.at.clone(), record.guard).await?;
         let Some(owner) = owner else { return Ok((None, first)) };
         if owner.node == inner.store.node() {
@@ -231,12 +247,12 @@ impl Feed {
             // Any text that is no id: the owner says that it begins anew.
             Begin::Elsewhere => Some("-".to_owned()),
         };
+        if std::mem::take(&mut self.barren) {
+            return Ok((None, self.longer_pause()));
+        }
         let run = PeerRun { tenant: self.tenant.clone(), key: self.key, run: self.run, behind };
         match inner.peers.open(&owner.advertised, &run).await {
-            Ok(stream) => {
-                self.pause = None;
-                Ok((Some(Source::Peer(stream, Splitter::default())), first))
-            }
+            Ok(stream) => Ok((Some(Source::Peer(stream, Splitter::default())), first)),
             Err(error) => {
                 if self.pause.is_none() {
                     tracing::warn!(
@@ -247,11 +263,16 @@ impl Feed {
                         "the node that has the run gives no stream; its record is waited for"
                     );
                 }
-                let pause = self.pause.map_or(first, |pause| (pause * 2).min(longest));
-                self.pause = Some(pause);
-                Ok((None, pause))
+                Ok((None, self.longer_pause()))
             }
         }
+    }
+
+    fn longer_pause(&mut self) -> Duration {
+        let [first, longest] = ASK_AGAIN;
+        let pause = self.pause.map_or(first, |pause| (pause * 2).min(longest));
+        self.pause = Some(pause);
+        pause
     }
 
     fn draining(&self) -> Source {

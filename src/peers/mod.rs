@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt};
 use reqwest::Url;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use uuid::Uuid;
 
 use crate::clock::Clock;
@@ -33,6 +33,8 @@ pub enum PeerError {
     Address { address: String, problem: String },
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
+    #[error("it answered with something else than a stream")]
+    NoStream,
     #[error("it answered with status {0}")]
     Refused(u16),
 }
@@ -96,6 +98,8 @@ impl Peers {
             Err(elapsed) => return Err(PeerError::Unreachable(elapsed.to_string())),
         };
         match response.status().as_u16() {
+            // Another program may have the address of a node that is gone.
+            200 if !is_stream(response.headers()) => Err(PeerError::NoStream),
             200 => {
                 Ok(PeerStream { bytes: response.bytes_stream().boxed(), clock: self.clock.clone() })
             }
@@ -135,6 +139,10 @@ impl Peers {
         *request.headers_mut() = headers;
         Ok(request)
     }
+}
+
+fn is_stream(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes() == b"text/event-stream")
 }
 
 impl PeerStream {

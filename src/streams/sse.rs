@@ -15,6 +15,10 @@ pub const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 /// Room for the lines around an event's data.
 const AROUND_BYTES: usize = 64;
 
+/// Far above the longest answer that is stored, escaped: whoever sends more without an end of an event
+/// is no node of ours.
+const LONGEST_EVENT: usize = 64 * 1024 * 1024;
+
 /// The first event of a stream.
 pub(super) fn started(to: &mut BytesMut, id: StreamId, run: RequestId) {
     event(to, Some(id), "started", json!({ "request_id": run }).to_string().as_bytes());
@@ -90,11 +94,18 @@ pub struct Splitter {
     searched: usize,
     last_id: Option<StreamId>,
     ended: bool,
+    gave: bool,
 }
 
 impl Splitter {
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.buffer.extend_from_slice(bytes);
+    /// `false`: what came is longer than any event of ours, and nothing of it is to be used.
+    #[must_use]
+    pub fn push(&mut self, bytes: &[u8]) -> bool {
+        let fits = self.buffer.len() + bytes.len() <= LONGEST_EVENT;
+        if fits {
+            self.buffer.extend_from_slice(bytes);
+        }
+        fits
     }
 
     /// Everything up to the last end of an event, if there is any.
@@ -107,6 +118,7 @@ impl Splitter {
         };
         self.searched = self.buffer.len() - end;
         let events = self.buffer.split_to(end).freeze();
+        self.gave = true;
         for line in events.split(|byte| *byte == b'\n') {
             if let Some(id) = line.strip_prefix(b"id: ") {
                 let id = std::str::from_utf8(id).ok().and_then(StreamId::parse);
@@ -120,6 +132,11 @@ impl Splitter {
     /// The id of the last event that was taken.
     pub fn last_id(&self) -> Option<StreamId> {
         self.last_id
+    }
+
+    /// Whether anything was taken.
+    pub fn gave(&self) -> bool {
+        self.gave
     }
 
     /// Whether the last event of a stream was taken.
@@ -162,18 +179,27 @@ mod tests {
     #[test]
     fn what_is_handed_on_ends_between_events() {
         let mut splitter = Splitter::default();
-        splitter.push(b"id: 3-7\nevent: del");
+        assert!(splitter.push(b"id: 3-7\nevent: del"));
         assert_eq!(splitter.take(), None);
-        splitter.push(b"ta\ndata: {}\n");
+        assert!(splitter.push(b"ta\ndata: {}\n"));
         assert_eq!(splitter.take(), None);
-        splitter.push(b"\n:\n\nid: 3-8\nevent: completed\n");
+        assert!(splitter.push(b"\n:\n\nid: 3-8\nevent: completed\n"));
         assert_eq!(splitter.take().unwrap(), "id: 3-7\nevent: delta\ndata: {}\n\n:\n\n");
         assert_eq!(splitter.last_id(), Some(ID));
         assert!(!splitter.ended());
-        splitter.push(b"data: {}\n\n");
+        assert!(splitter.push(b"data: {}\n\n"));
         assert_eq!(splitter.take().unwrap(), "id: 3-8\nevent: completed\ndata: {}\n\n");
         assert!(splitter.ended());
         assert_eq!(splitter.take(), None);
+    }
+
+    #[test]
+    fn what_never_ends_is_not_gathered_for_ever() {
+        let mut splitter = Splitter::default();
+        let piece = vec![b'x'; LONGEST_EVENT / 4];
+        assert!((0..4).all(|_| splitter.push(&piece)));
+        assert!(!splitter.push(b"x"));
+        assert!(!splitter.gave());
     }
 
     proptest! {
@@ -193,7 +219,7 @@ mod tests {
             let (mut splitter, mut rest, mut got) = (Splitter::default(), whole.as_bytes(), Vec::new());
             for cut in cuts.iter().cycle() {
                 let (piece, behind) = rest.split_at((*cut).min(rest.len()));
-                splitter.push(piece);
+                assert!(splitter.push(piece));
                 if let Some(events) = splitter.take() {
                     prop_assert!(events.ends_with(b"\n\n"));
                     got.extend_from_slice(&events);

@@ -278,6 +278,40 @@ async fn a_redirect_leads_no_node_astray() {
     scene.end().await;
 }
 
+/// Something else may have the address by now; or it breaks off before it says anything, each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_stream_is_not_passed_on_nor_asked_for_without_a_pause() {
+    for kind in ["text/html", "text/event-stream"] {
+        let scene = Scene::start().await;
+        let mut first = scene.at_a.stream(scene.key, "c1", "hello").await;
+        first.event().await;
+        let entrance = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let says = if kind == "text/html" { "event: delta\n\n" } else { "event: del" };
+        let answer =
+            format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n{says}");
+        scene.advertise(&format!("http://{}", entrance.local_addr().unwrap())).await;
+        let (asked, mut asks) = tokio::sync::watch::channel(Vec::new());
+        let serving = tokio::spawn(async move {
+            loop {
+                let (mut connection, _) = entrance.accept().await.unwrap();
+                asked.send_modify(|asked| asked.push(tokio::time::Instant::now()));
+                drop(connection.read(&mut [0; 4096]).await);
+                connection.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let mut reader = scene.at_b.events(scene.key, None).await;
+        let asks = patiently("node B to ask twice", asks.wait_for(|asked| asked.len() >= 2)).await;
+        let asks = asks.unwrap().clone();
+        assert!(asks[1] - asks[0] > std::time::Duration::from_millis(500), "{kind}: no pause");
+        scene.open(0..6);
+        let events = reader.rest().await;
+        assert_eq!(names_of(&events), ["started", "delta", "completed"], "{kind}");
+        assert_eq!(text_of(&events), TEXT);
+        serving.abort();
+        scene.end().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_is_told_where_the_run_is_cancelled() {
     let scene = Scene::start().await;
