@@ -48,6 +48,9 @@ pub struct PeerQuery {
     tenant: String,
     key: Uuid,
     run: Uuid,
+    /// A verdict is stored: a stream that ended without one is not wanted.
+    #[serde(default)]
+    decided: bool,
 }
 
 /// The stream of a run at this node, for another node. Whatever is wrong looks the same from outside.
@@ -57,10 +60,11 @@ pub async fn get_for_peer(
     headers: HeaderMap,
     query: Result<Query<PeerQuery>, QueryRejection>,
 ) -> Result<Response, ProblemResponse> {
-    let feed = query.ok().and_then(|Query(PeerQuery { tenant, key, run })| {
+    let feed = query.ok().and_then(|Query(PeerQuery { tenant, key, run, decided })| {
         let proof = headers.get(PROOF)?.to_str().ok()?;
         let (tenant, run) = (TenantId::new(tenant), RequestId(run));
-        http.operations.events_for_peer(proof, &tenant, key, run, begin(&headers))
+        let begin = begin(&headers);
+        http.operations.events_for_peer(proof, &tenant, (key, run), decided, begin)
     });
     match feed {
         Some(feed) => Ok(of_feed(&http.clock, feed)),

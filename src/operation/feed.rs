@@ -37,6 +37,8 @@ pub struct Feed {
     tenant: TenantId,
     key: Uuid,
     run: RequestId,
+    /// Whether a verdict is known to be stored: a stream that ended without one is then none to tell.
+    decided: bool,
     /// What the reader has.
     begin: Begin,
     source: Source,
@@ -79,6 +81,7 @@ impl Feed {
             tenant,
             key,
             run,
+            decided: false,
             begin,
             source: Source::Unknown,
             ticket: None,
@@ -97,7 +100,9 @@ impl Feed {
     /// Of whatever a record tells of.
     pub(super) fn of_record(inner: Arc<Inner>, record: &Record, begin: Begin) -> Self {
         let at = (record.at.tenant.clone(), record.at.key);
-        Self::new(inner, at, record.guard.request_id, begin)
+        let mut feed = Self::new(inner, at, record.guard.request_id, begin);
+        feed.decided = matches!(record.state, State::Committed(_) | State::FailedFinal(_));
+        feed
     }
 
     /// Of a stored answer: as it happened, where that is still known, or from the record.
@@ -109,6 +114,7 @@ impl Feed {
         begin: Begin,
     ) -> Self {
         let mut feed = Self::new(inner, at, run, begin);
+        feed.decided = true;
         // A place in the run as it happened may be known at the node that had it.
         if !is_of_run(begin, fence) {
             feed.source = match feed.reader() {
@@ -162,7 +168,8 @@ impl Feed {
     fn reader(&self) -> Option<Reader> {
         let inner = &self.inner;
         let found = inner.streams.find(&self.tenant, self.key, self.run, inner.stream_time());
-        found.map(|channel| channel.reader(self.begin))
+        let told = found.filter(|channel| !(self.decided && channel.ended_undecided()));
+        told.map(|channel| channel.reader(self.begin))
     }
 
     /// Waits until there is something to read from.
@@ -204,6 +211,7 @@ impl Feed {
         let fence = record.guard.fence;
         match &record.state {
             State::Committed(Some(answer)) | State::FailedFinal(Some(answer)) => {
+                self.decided = true;
                 // The places that the reader knows are its owner's, for as long as that keeps them.
                 if is_of_run(self.begin, fence)
                     && ended_lately(&record)
@@ -250,7 +258,13 @@ impl Feed {
         if std::mem::take(&mut self.barren) {
             return Ok((None, self.longer_pause()));
         }
-        let run = PeerRun { tenant: self.tenant.clone(), key: self.key, run: self.run, behind };
+        let run = PeerRun {
+            tenant: self.tenant.clone(),
+            key: self.key,
+            run: self.run,
+            decided: self.decided,
+            behind,
+        };
         match inner.peers.open(&owner.advertised, &run).await {
             Ok(stream) => Ok((Some(Source::Peer(stream, Splitter::default())), first)),
             Err(error) => {

@@ -123,13 +123,14 @@ impl Operations {
     }
 
     /// The stream of a run at this node, for another node with this proof. `None`: it is not here,
-    /// or the proof is not one for it.
+    /// or the proof is not one for it, or it ended without the verdict that is known to be there
+    /// (`decided`).
     pub fn events_for_peer(
         &self,
         proof: &str,
         tenant: &TenantId,
-        key: Uuid,
-        run: RequestId,
+        (key, run): (Uuid, RequestId),
+        decided: bool,
         begin: Begin,
     ) -> Option<Feed> {
         let inner = &self.0;
@@ -137,6 +138,9 @@ impl Operations {
             return None;
         }
         let channel = inner.streams.find(tenant, key, run, inner.stream_time())?;
+        if decided && channel.ended_undecided() {
+            return None;
+        }
         Some(Feed::here(inner.clone(), (tenant.clone(), key), channel.reader(begin)))
     }
 }

@@ -45,6 +45,8 @@ pub struct PeerRun {
     pub tenant: TenantId,
     pub key: Uuid,
     pub run: RequestId,
+    /// Not one that ended without a verdict.
+    pub decided: bool,
     /// As in `Last-Event-ID`.
     pub behind: Option<String>,
 }
@@ -123,6 +125,9 @@ impl Peers {
             .append_pair("tenant", run.tenant.as_str())
             .append_pair("key", &run.key.to_string())
             .append_pair("run", &run.run.to_string());
+        if run.decided {
+            url.query_pairs_mut().append_pair("decided", "true");
+        }
         let mut headers = HeaderMap::new();
         let proof = self.secret.proof(&run.tenant, run.key, run.run);
         let mut add = |name: &'static str, value: &str| {

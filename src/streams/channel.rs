@@ -53,6 +53,8 @@ struct State {
     /// Whether a reader took text of the call under way.
     shown: bool,
     ended: bool,
+    /// Ended without a verdict that is stored.
+    undecided: bool,
     /// The buffer was given up; whoever is still reading is cut.
     gone: bool,
 }
@@ -94,6 +96,7 @@ impl Channel {
             block,
             shown: false,
             ended: false,
+            undecided: false,
             gone: false,
         };
         let (changed, _) = watch::channel(());
@@ -158,6 +161,7 @@ impl Channel {
             state.frames.push(part);
         }
         state.ended = true;
+        state.undecided = matches!(ending, Ending::Failed(_));
         state.block = BytesMut::new();
         drop(state);
         self.changed.send_replace(());
@@ -172,6 +176,12 @@ impl Channel {
         state.bytes = 0;
         drop(state);
         self.changed.send_replace(());
+    }
+
+    /// Whether it ended without a verdict. One may be there all the same, from a commit whose answer
+    /// was lost or from an arrival that gave the operation up: the record knows better then.
+    pub fn ended_undecided(&self) -> bool {
+        self.state().undecided
     }
 
     /// What it holds, in bytes.

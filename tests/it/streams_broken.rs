@@ -196,3 +196,33 @@ async fn what_a_filter_may_stop_is_not_read_where_another_model_is_asked_next() 
     assert_ne!(filtered, deltas);
     held_back(tiered, Reply::events(filtered), "said otherwise").await;
 }
+
+/// The stream of the last run said "come again", and whoever came gave the operation up: within the
+/// time that the stream is kept, too, everybody hears that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verdict_is_told_over_the_stream_of_a_run_that_left_none() {
+    let options = NodeOptions::default()
+        .set("ONCEKEY_RETRY__MAX_ATTEMPTS", "1")
+        .set("ONCEKEY_RETRY__MAX_RUNS", "1");
+    let scene = Scene::start(options).await;
+    scene.provider.reply(Reply::file("529_overloaded.json"));
+    let passing = scene.stream().await.rest().await;
+    assert_eq!(names_of(&passing), ["started", "failed"]);
+    assert_eq!(passing[1].data["retryable"], true);
+    let last_id = passing[1].id.clone().unwrap();
+    // Until then there is nothing else to tell.
+    assert_eq!(scene.client.events(scene.key, None).await.rest().await, passing);
+
+    let gave_up = scene.stream().await.rest().await;
+    assert_eq!(names_of(&gave_up), ["failed"]);
+    let problem = &gave_up[0].data;
+    assert_eq!((&problem["error"], &problem["retryable"]), (&"gave_up".into(), &false.into()));
+    assert_eq!(&scene.client.chat(scene.key, "c1", "hello").await.json(), problem);
+    assert_eq!(scene.stream().await.rest().await, gave_up);
+    assert_eq!(scene.client.events(scene.key, None).await.rest().await, gave_up);
+    let behind = scene.client.events(scene.key, Some(&last_id)).await.rest().await;
+    assert_eq!(names_of(&behind), ["restarted", "failed"]);
+    assert_eq!(behind[1], gave_up[0]);
+    assert_eq!(scene.provider.count(), 1);
+    scene.end().await;
+}
