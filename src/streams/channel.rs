@@ -52,6 +52,8 @@ struct State {
     block: BytesMut,
     /// Whether a reader took text of the call under way.
     shown: bool,
+    /// Whether there ever was a reader.
+    joined: bool,
     ended: bool,
     /// Ended without a verdict that is stored.
     undecided: bool,
@@ -94,6 +96,7 @@ impl Channel {
             frames: vec![first],
             gathered: String::new(),
             block,
+            joined: false,
             shown: false,
             ended: false,
             undecided: false,
@@ -129,6 +132,11 @@ impl Channel {
         if news {
             self.changed.send_replace(());
         }
+    }
+
+    /// Whether there ever was a reader.
+    pub(super) fn was_joined(&self) -> bool {
+        self.state().joined
     }
 
     /// The call under way failed. Its text is dropped, unless somebody has it: then `true`.
@@ -208,6 +216,7 @@ impl Channel {
     pub fn reader(self: &Arc<Self>, from: Begin) -> Reader {
         let changed = self.changed.subscribe();
         let mut state = self.state();
+        state.joined = true;
         // Of the last event, the parts after the first have no number of their own.
         let events = state.frames.len().saturating_sub(if state.ended { 2 } else { 0 });
         let place = match from {

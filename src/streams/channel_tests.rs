@@ -142,6 +142,7 @@ fn what_ended_is_kept_for_its_time_and_no_longer() {
     let writer = hub.open(run(1), NOW);
     writer.push("a");
     let channel = writer.channel().clone();
+    drop(writer.channel().reader(Begin::Start));
     writer.finish(&completed(b"{}".to_vec()), NOW);
     let almost = NOW + KEPT_FOR - Duration::from_millis(1);
     assert!(find(&hub, 1, almost).is_some());
@@ -159,11 +160,21 @@ fn ended_streams_are_bounded_and_the_oldest_go_first() {
     let hub = Hub::default();
     let open = |key: u128| hub.open(Run { key: Uuid::from_u128(key), ..run(1) }, NOW);
     for key in 1..=10 {
-        open(key).finish(&completed(vec![b'x'; 8 << 20]), NOW);
+        let writer = open(key);
+        drop(writer.channel().reader(Begin::Start));
+        writer.finish(&completed(vec![b'x'; 8 << 20]), NOW);
     }
     let kept = |key| hub.find(&TenantId::new("t1"), Uuid::from_u128(key), run(1).id, NOW).is_some();
     assert!(!kept(1) && !kept(2) && kept(4) && kept(10));
     assert!(hub.held().1 <= 64 << 20);
+}
+
+#[test]
+fn a_stream_that_nobody_joined_is_not_kept() {
+    let hub = Hub::default();
+    hub.open(run(1), NOW).finish(&completed(b"{}".to_vec()), NOW);
+    assert!(find(&hub, 1, NOW).is_none());
+    assert_eq!(hub.held(), (0, 0));
 }
 
 #[test]

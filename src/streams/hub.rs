@@ -153,8 +153,13 @@ impl Writer {
         self.finished = true;
         self.channel.finish(ending);
         let (key, channel) = (self.key.clone(), self.channel.clone());
-        let bytes = channel.bytes();
+        let (bytes, joined) = (channel.bytes(), channel.was_joined());
         let mut streams = self.hub.streams();
+        if !joined {
+            // Nobody knows an id of it, so the record tells it as well.
+            streams.remove(&key, &channel);
+            return;
+        }
         streams.ended.push_back(Ended { key, channel, until: now + KEPT_FOR, bytes });
         streams.ended_bytes += bytes;
         streams.expire(now);
