@@ -46,10 +46,11 @@ const ROOMS: &[Room] = &[
     Room { name: "main", rooms: "app cli config", crates: None },
 ];
 
-/// Values and texts, no IO; httpdate reads the date of a Retry-After, regex and jsonschema hold an
-/// answer against its rules.
-const DOMAIN_CRATES: &str =
-    "std chrono httpdate jsonschema regex rust_decimal serde serde_json sha2 thiserror uuid";
+/// Values and texts, no IO; bytes is an upload without a copy, httpdate reads the date of a Retry-After,
+/// regex and jsonschema hold an answer against its rules, and unicode_segmentation knows where a text may
+/// be cut.
+const DOMAIN_CRATES: &str = "std bytes chrono httpdate jsonschema regex rust_decimal serde serde_json \
+    sha2 thiserror unicode_segmentation uuid";
 /// Beside the system: an error type, and log lines about a process that is not ours.
 const POSTGRES_CRATES: &str = "std libc thiserror tracing";
 

@@ -10,3 +10,5 @@ pub mod ids;
 pub mod json;
 #[path = "../../src/domain/key.rs"]
 pub mod key;
+#[path = "../../src/domain/text.rs"]
+pub mod text;

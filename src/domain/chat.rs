@@ -79,14 +79,14 @@ fn invalid(text: impl Into<String>) -> InvalidChat {
 impl ChatRequest {
     /// Reads a body; the error names what is wrong and where.
     pub fn read(text: &str) -> Result<Self, InvalidChat> {
-        let body = object::<ChatBody<'_>>("The body", text)?;
+        let body = json::object::<ChatBody<'_>>("The body", text).map_err(InvalidChat)?;
         Self::from_body(body)
     }
 
     fn from_body(body: ChatBody<'_>) -> Result<Self, InvalidChat> {
         let options = match body.options.map(RawValue::get) {
             None | Some("null") => OptionsBody::default(),
-            Some(text) => object("options", text)?,
+            Some(text) => json::object("options", text).map_err(InvalidChat)?,
         };
         let characters = body.conversation_id.chars().count();
         if characters == 0 || characters > MAX_CONVERSATION_CHARS {
@@ -110,7 +110,8 @@ impl ChatRequest {
         if max_tokens == Some(0) {
             return Err(invalid("options.max_tokens must be at least 1."));
         }
-        let metadata = body.metadata.map(|raw| checked_metadata(raw.get())).transpose()?;
+        let metadata = body.metadata.map(|raw| json::metadata(raw.get())).transpose();
+        let metadata = metadata.map_err(InvalidChat)?;
         Ok(Self {
             conversation_id: ConversationId::new(body.conversation_id),
             message: body.message,
@@ -135,28 +136,6 @@ impl ChatRequest {
             .number_if("max_tokens", self.max_tokens.map(f64::from));
         hasher.finish()
     }
-}
-
-/// Reads a JSON object. Asked for by its brace, since a derived reader takes an array of the members'
-/// values for one as well.
-fn object<'a, T: Deserialize<'a>>(name: &str, text: &'a str) -> Result<T, InvalidChat> {
-    // JSON's own white space: a form feed, say, is none.
-    let text = text.trim_matches([' ', '\t', '\n', '\r']);
-    if !text.starts_with('{') {
-        return Err(invalid(format!("{name} must be a JSON object.")));
-    }
-    serde_json::from_str(text).map_err(|error| invalid(format!("{name}: {error}.")))
-}
-
-fn checked_metadata(raw: &str) -> Result<Option<String>, InvalidChat> {
-    if raw == "null" {
-        return Ok(None);
-    }
-    if !raw.starts_with('{') {
-        return Err(invalid("metadata must be an object."));
-    }
-    json::check(raw).map_err(|problem| invalid(format!("metadata: {problem}")))?;
-    Ok(Some(raw.to_owned()))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ pub mod json;
 pub mod key;
 pub mod liveness;
 pub mod pace;
+pub mod parse;
 pub mod partition;
 pub mod peer;
 pub mod problem;

@@ -1,6 +1,10 @@
 //! What a model is asked and what it answers, in one form for every vendor.
 
+use std::fmt;
 use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
 
 use super::usage::Usage;
 
@@ -81,6 +85,37 @@ impl Parameters {
     #[must_use]
     pub const fn with(self, parameter: Parameter) -> Parameters {
         Parameters(self.0 | 1 << parameter as u8)
+    }
+}
+
+/// The one tool that a call lets its model use, and makes it use: its input is the answer.
+#[derive(Debug, Clone)]
+pub struct Tool {
+    pub name: String,
+    pub description: String,
+    /// A JSON Schema in its writer's own text: models fill in fields in the order that they read.
+    pub schema: Box<RawValue>,
+}
+
+impl PartialEq for Tool {
+    fn eq(&self, other: &Self) -> bool {
+        let Tool { name, description, schema } = other;
+        self.name == *name && self.description == *description && self.schema.get() == schema.get()
+    }
+}
+
+/// A picture that is sent with a message.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PromptImage {
+    /// Such as `image/png`.
+    pub media_type: String,
+    /// The file as it is.
+    pub bytes: Bytes,
+}
+
+impl fmt::Debug for PromptImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PromptImage({}, {} bytes)", self.media_type, self.bytes.len())
     }
 }
 

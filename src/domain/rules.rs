@@ -168,12 +168,25 @@ impl AnswerRules {
 }
 
 impl Schema {
+    /// The schema as it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     fn check(&self, answer: &str) -> Result<(), Violation> {
         let value: Value = serde_json::from_str(answer).map_err(|error| {
             let place = format!("line {} column {}", error.line(), error.column());
             violation(ViolationCode::JsonSyntax, place, "one JSON value", error)
         })?;
-        let Err(error) = self.validator.validate(&value) else { return Ok(()) };
+        self.check_value(&value)
+    }
+
+    /// Holds a value against the schema.
+    ///
+    /// # Errors
+    /// The first [`Violation`].
+    pub fn check_value(&self, value: &Value) -> Result<(), Violation> {
+        let Err(error) = self.validator.validate(value) else { return Ok(()) };
         // A member's name is the answer's own text: the log gets the depth, the model the path.
         let place = error.instance_path().to_string();
         let depth = place.matches('/').count();
@@ -183,7 +196,8 @@ impl Schema {
     }
 }
 
-fn violation(
+/// A violation with every text within its bound.
+pub(super) fn violation(
     code: ViolationCode,
     actual: impl ToString,
     limit: impl ToString,

@@ -1,4 +1,4 @@
-//! Text that PostgreSQL can store.
+//! Text that PostgreSQL can store, and that JSON parsers take.
 
 use std::borrow::Cow;
 
@@ -12,6 +12,57 @@ pub fn storable(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// JSON text with every escape that is half of a surrogate pair replaced by that of U+FFFD; borrowed where
+/// there is none. An escaped backslash in front of such text stays what it is.
+pub fn without_lone_surrogates(text: &str) -> Cow<'_, str> {
+    let mut mended: Option<String> = None;
+    let mut copied = 0;
+    let mut at = 0;
+    while let Some(offset) = text[at..].find('\\') {
+        let escape = at + offset;
+        let Some(unit) = escaped_unit(text, escape) else {
+            // Some other escape: it and the character behind it are one.
+            let next = text[escape + 1..].chars().next().map_or(0, char::len_utf8);
+            at = escape + 1 + next;
+            continue;
+        };
+        let end = escape + 6;
+        let paired = is_high(unit) && escaped_unit(text, end).is_some_and(is_low);
+        if paired {
+            at = end + 6;
+            continue;
+        }
+        if is_high(unit) || is_low(unit) {
+            let mended = mended.get_or_insert_with(|| String::with_capacity(text.len()));
+            mended.push_str(&text[copied..escape]);
+            mended.push_str("\\ufffd");
+            copied = end;
+        }
+        at = end;
+    }
+    match mended {
+        Some(mut mended) => {
+            mended.push_str(&text[copied..]);
+            Cow::Owned(mended)
+        }
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// The unit of the `\uXXXX` escape that starts at `at`, if one does.
+fn escaped_unit(text: &str, at: usize) -> Option<u16> {
+    let hex = text.get(at..at + 6)?.strip_prefix("\\u")?;
+    hex.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u16::from_str_radix(hex, 16).ok())?
+}
+
+fn is_high(unit: u16) -> bool {
+    (0xd800..0xdc00).contains(&unit)
+}
+
+fn is_low(unit: u16) -> bool {
+    (0xdc00..0xe000).contains(&unit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -20,5 +71,13 @@ mod tests {
     fn only_the_character_itself_is_replaced() {
         assert_eq!(storable("a\0b"), "a\u{FFFD}b");
         assert!(matches!(storable(r"type \u0000 please"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn only_halves_of_pairs_are_mended() {
+        assert_eq!(without_lone_surrogates(r"Tea \ud83e and"), r"Tea \ufffd and");
+        for whole in [r"\ud83e\udd16", r"\\ud83e", "plain", r"\u0041", "\\"] {
+            assert!(matches!(without_lone_surrogates(whole), Cow::Borrowed(_)), "{whole}");
+        }
     }
 }
