@@ -129,6 +129,10 @@ pub struct CallRequest {
     pub system: Arc<str>,
     /// At least one; the first is the user's, roles alternate.
     pub messages: Arc<[Message]>,
+    /// Sent with the last message, before its text. None for a chat.
+    pub images: Arc<[PromptImage]>,
+    /// Pinned: [`Answer::text`] is its input then. None for a chat.
+    pub tool: Option<Arc<Tool>>,
     pub max_tokens: u32,
     /// `None`: the field is not sent.
     pub temperature: Option<f64>,
@@ -164,6 +168,8 @@ impl StopReason {
 /// A whole answer of a model, ended by the vendor's own end mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
+    /// With a tool in the request, the JSON text of its input as the model wrote it; what the model
+    /// said instead, where it called none.
     pub text: String,
     pub stop: StopReason,
     pub usage: Usage,

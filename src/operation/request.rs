@@ -23,6 +23,8 @@ impl Prompt {
             upstream: model.upstream.clone(),
             system: model.system.clone(),
             messages: self.messages_in(shape),
+            images: [].into(),
+            tool: None,
             max_tokens: self
                 .max_tokens
                 .map_or(model.max_output_tokens, |asked| asked.min(model.max_output_tokens)),

@@ -2,19 +2,24 @@
 //!
 //! The end mark is `message_stop`. A stop reason alone is not one: it stands in an event before
 //! the end, and a stream that ends there was cut.
+//!
+//! A tool's input is asked for as it is written. The vendor would hold back each member until it is whole
+//! otherwise, and a list of a thousand lines is one member: minutes of silence, which end a call.
 
 use reqwest::header::{HeaderName, HeaderValue};
 use serde::Serialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::exchange::Exchange;
 use super::http::{Endpoints, credential};
 use super::reading::{AnswerText, Progress, Reading, Stop, last_told};
-use super::text::{WireMessage, to_bytes};
+use super::text::to_bytes;
+use super::wire::{WireMessage, base64, messages};
 use super::{Provider, ProviderSettings, Route, SettingsError, errors};
 use crate::clock::{BoxFuture, Clock};
 use crate::domain::failure::{CallFailure, Cause};
-use crate::domain::prompt::{Answer, CallRequest, Parameter};
+use crate::domain::prompt::{Answer, CallRequest, Parameter, PromptImage, Tool};
 use crate::domain::usage::Usage;
 
 /// The version of the wire form that this module reads and writes.
@@ -57,8 +62,9 @@ impl Provider for Anthropic {
         route: usize,
         on_delta: &'a mut (dyn FnMut(&str) + Send),
     ) -> BoxFuture<'a, Result<Answer, CallFailure>> {
+        let reading = MessageReading { tool: request.tool.is_some(), ..MessageReading::default() };
         let request = self.endpoints.request(route, body(request));
-        Box::pin(self.exchange.run(request, MessageReading::default(), on_delta))
+        Box::pin(self.exchange.run(request, reading, on_delta))
     }
 }
 
@@ -68,28 +74,78 @@ struct Body<'a> {
     max_tokens: u32,
     #[serde(skip_serializing_if = "str::is_empty")]
     system: &'a str,
-    messages: Vec<WireMessage<'a>>,
+    messages: Vec<WireMessage<'a, Part<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
     stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<[WireTool<'a>; 1]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_choice: Option<ToolChoice<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Part<'a> {
+    Image { source: Source<'a> },
+    Text { text: &'a str },
+}
+
+#[derive(Serialize)]
+struct Source<'a> {
+    r#type: &'static str,
+    media_type: &'a str,
+    data: String,
+}
+
+#[derive(Serialize)]
+struct WireTool<'a> {
+    name: &'a str,
+    description: &'a str,
+    input_schema: &'a RawValue,
+    eager_input_streaming: bool,
+}
+
+#[derive(Serialize)]
+struct ToolChoice<'a> {
+    r#type: &'static str,
+    name: &'a str,
+    disable_parallel_tool_use: bool,
+}
+
+fn part(image: &PromptImage) -> Part<'_> {
+    let (media_type, data) = (&image.media_type, base64(image));
+    Part::Image { source: Source { r#type: "base64", media_type, data } }
 }
 
 fn body(request: &CallRequest) -> Vec<u8> {
-    let messages = request.messages.iter();
+    let tool = request.tool.as_deref();
     to_bytes(&Body {
         model: &request.upstream,
         max_tokens: request.max_tokens,
         system: &request.system,
-        messages: messages.map(WireMessage::from).collect(),
+        messages: messages(request, part, |text| Part::Text { text }).collect(),
         temperature: request
             .temperature
             .filter(|_| !request.left_out.contains(Parameter::Temperature)),
         stream: true,
+        tools: tool.map(|Tool { name, description, schema }| {
+            [WireTool { name, description, input_schema: schema, eager_input_streaming: true }]
+        }),
+        tool_choice: tool.map(|tool| ToolChoice {
+            r#type: "tool",
+            name: &tool.name,
+            disable_parallel_tool_use: true,
+        }),
     })
 }
 
 #[derive(Default)]
 struct MessageReading {
+    /// Whether the answer is a tool's input.
+    tool: bool,
+    /// What the input of the block that is being told was at its start, as long as no piece of it came.
+    untold: Option<String>,
     usage: Usage,
     /// Told by `message_delta`, before the end.
     stop_reason: Option<Stop>,
@@ -115,6 +171,63 @@ impl MessageReading {
     }
 }
 
+impl MessageReading {
+    fn say(&self, text: &str, answer: &mut AnswerText<'_>) -> Result<(), Cause> {
+        if self.tool { answer.push_beside(text) } else { answer.push(text) }
+    }
+
+    fn begin_block(&mut self, block: &Value, answer: &mut AnswerText<'_>) -> Result<(), Cause> {
+        self.end_block(answer)?;
+        if self.tool && block["type"] == "tool_use" {
+            self.untold = Some(input_text(&block["input"]));
+        }
+        self.say(block["text"].as_str().unwrap_or_default(), answer)
+    }
+
+    fn grow_block(
+        &mut self,
+        delta: &Value,
+        answer: &mut AnswerText<'_>,
+    ) -> Result<Progress, Cause> {
+        let piece = |name: &str| delta[name].as_str().unwrap_or_default();
+        let piece = match delta["type"].as_str().unwrap_or_default() {
+            "text_delta" => {
+                self.say(piece("text"), answer)?;
+                piece("text")
+            }
+            "input_json_delta" if self.tool => {
+                let piece = piece("partial_json");
+                answer.push(piece)?;
+                self.untold.take_if(|_| !piece.is_empty());
+                piece
+            }
+            // Thinking, and the input of tools that were not asked for: no text of the answer, but the
+            // model is at work.
+            _ => return Ok(Progress::Content),
+        };
+        // An empty piece is some gateway's keep-alive.
+        Ok(if piece.is_empty() { Progress::Nothing } else { Progress::Content })
+    }
+
+    /// A block whose input came in no pieces had it all at its start: the vendor's own form of an input
+    /// without members, and what some gateways do.
+    fn end_block(&mut self, answer: &mut AnswerText<'_>) -> Result<(), Cause> {
+        match self.untold.take() {
+            Some(input) => answer.push(&input),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A tool's input that was told as a value, and no text: written anew, with its members in another order.
+fn input_text(input: &Value) -> String {
+    match input {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        input => input.to_string(),
+    }
+}
+
 impl Reading for MessageReading {
     fn event(&mut self, event: &Value, answer: &mut AnswerText<'_>) -> Result<Progress, Cause> {
         if let Some(error) = errors::from_json(event) {
@@ -126,28 +239,21 @@ impl Reading for MessageReading {
                 Progress::Began
             }
             "content_block_start" => {
-                answer.push(event["content_block"]["text"].as_str().unwrap_or_default())?;
+                self.begin_block(&event["content_block"], answer)?;
                 Progress::Content
             }
-            "content_block_delta" => {
-                let delta = &event["delta"];
-                if delta["type"] == "text_delta" {
-                    let text = delta["text"].as_str().unwrap_or_default();
-                    answer.push(text)?;
-                    // An empty piece is some gateway's keep-alive.
-                    if text.is_empty() { Progress::Nothing } else { Progress::Content }
-                } else {
-                    // Thinking and tool input: no text of the answer, but the model is at work.
-                    Progress::Content
-                }
+            "content_block_delta" => self.grow_block(&event["delta"], answer)?,
+            "content_block_stop" => {
+                self.end_block(answer)?;
+                Progress::Content
             }
-            "content_block_stop" => Progress::Content,
             "message_delta" => {
                 self.tell_usage(&event["usage"]);
                 self.tell_stop(&event["delta"]["stop_reason"]);
                 Progress::Content
             }
             "message_stop" => {
+                self.end_block(answer)?;
                 self.ended = true;
                 Progress::End
             }
@@ -160,8 +266,12 @@ impl Reading for MessageReading {
         self.tell_usage(&body["usage"]);
         self.tell_stop(&body["stop_reason"]);
         let blocks = body["content"].as_array().map(Vec::as_slice).unwrap_or_default();
-        for block in blocks.iter().filter(|block| block["type"] == "text") {
-            answer.push(block["text"].as_str().unwrap_or_default())?;
+        for block in blocks {
+            match block["type"].as_str().unwrap_or_default() {
+                "text" => self.say(block["text"].as_str().unwrap_or_default(), answer)?,
+                "tool_use" if self.tool => answer.push(&input_text(&block["input"]))?,
+                _ => {}
+            }
         }
         self.ended = true;
         Ok(())
@@ -178,37 +288,5 @@ impl Reading for MessageReading {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::prompt::{Message, Parameters, Role};
-
-    #[test]
-    fn the_body_on_the_wire() {
-        let message = |role, content: &str| Message { role, content: content.into() };
-        let mut request = CallRequest {
-            upstream: "claude".to_owned(),
-            system: "Be kind.".into(),
-            messages: [message(Role::User, "Hi"), message(Role::Assistant, "Ho")].into(),
-            max_tokens: 5,
-            temperature: Some(0.5),
-            left_out: Parameters::NONE,
-        };
-        let sent: Value = serde_json::from_slice(&body(&request)).unwrap();
-        let messages = serde_json::json!([
-            {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"},
-        ]);
-        let expected = serde_json::json!({
-            "model": "claude", "max_tokens": 5, "temperature": 0.5, "stream": true,
-            "system": "Be kind.", "messages": messages,
-        });
-        assert_eq!(sent, expected);
-
-        request.system = "".into();
-        request.temperature = None;
-        let sent: Value = serde_json::from_slice(&body(&request)).unwrap();
-        let expected = serde_json::json!({
-            "model": "claude", "max_tokens": 5, "stream": true, "messages": messages,
-        });
-        assert_eq!(sent, expected);
-    }
-}
+#[path = "anthropic_tests.rs"]
+mod tests;

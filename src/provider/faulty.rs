@@ -199,6 +199,8 @@ mod tests {
             upstream: "simulated".to_owned(),
             system: "".into(),
             messages: [Message { role: Role::User, content: "Good morning".into() }].into(),
+            images: [].into(),
+            tool: None,
             max_tokens: 100,
             temperature: None,
             left_out: crate::domain::prompt::Parameters::NONE,

@@ -15,6 +15,7 @@ mod reading;
 mod simulated;
 mod sse;
 mod text;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +44,8 @@ pub trait Provider: Send + Sync {
     fn can_leave_out(&self, parameter: Parameter) -> bool;
 
     /// One HTTP request, from its first byte to the end of the answer. `route` is a place in
-    /// [`Provider::routes`]; one beyond the end means the last. `on_delta` gets the answer's text
-    /// piece by piece as it comes; joined they are [`Answer::text`].
+    /// [`Provider::routes`]; one beyond the end means the last. `on_delta` gets the answer's text, or
+    /// its tool's input, piece by piece as it comes; joined they are [`Answer::text`].
     ///
     /// Dropping the future ends the request.
     ///

@@ -6,15 +6,17 @@
 use reqwest::header::AUTHORIZATION;
 use serde::Serialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::exchange::Exchange;
 use super::http::{Endpoints, credential};
 use super::reading::{AnswerText, Progress, Reading, Stop, last_told};
-use super::text::{WireMessage, to_bytes};
+use super::text::to_bytes;
+use super::wire::{Content, WireMessage, base64, messages};
 use super::{Provider, ProviderSettings, Route, SettingsError, errors};
 use crate::clock::{BoxFuture, Clock};
 use crate::domain::failure::{CallFailure, Cause};
-use crate::domain::prompt::{Answer, CallRequest, Parameter};
+use crate::domain::prompt::{Answer, CallRequest, Parameter, PromptImage, Tool};
 use crate::domain::usage::Usage;
 
 pub(super) struct OpenAi {
@@ -99,15 +101,16 @@ impl Provider for OpenAi {
         route: usize,
         on_delta: &'a mut (dyn FnMut(&str) + Send),
     ) -> BoxFuture<'a, Result<Answer, CallFailure>> {
+        let reading = ChunkReading { tool: request.tool.is_some(), ..ChunkReading::default() };
         let request = self.endpoints.request(route, body(request, self.limit_name));
-        Box::pin(self.exchange.run(request, ChunkReading::default(), on_delta))
+        Box::pin(self.exchange.run(request, reading, on_delta))
     }
 }
 
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
-    messages: Vec<WireMessage<'a>>,
+    messages: Vec<WireMessage<'a, Part<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_completion_tokens: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,6 +120,10 @@ struct Body<'a> {
     stream: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     stream_options: Option<StreamOptions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<[WireTool<'a>; 1]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_choice: Option<ToolChoice<'a>>,
 }
 
 #[derive(Serialize)]
@@ -124,10 +131,53 @@ struct StreamOptions {
     include_usage: bool,
 }
 
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Part<'a> {
+    ImageUrl { image_url: ImageUrl },
+    Text { text: &'a str },
+}
+
+#[derive(Serialize)]
+struct ImageUrl {
+    url: String,
+}
+
+/// Without `parallel_tool_calls`, which several models and servers refuse.
+#[derive(Serialize)]
+struct WireTool<'a> {
+    r#type: &'static str,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    description: &'a str,
+    parameters: &'a RawValue,
+}
+
+#[derive(Serialize)]
+struct ToolChoice<'a> {
+    r#type: &'static str,
+    function: Name<'a>,
+}
+
+#[derive(Serialize)]
+struct Name<'a> {
+    name: &'a str,
+}
+
+fn part(image: &PromptImage) -> Part<'_> {
+    let url = format!("data:{};base64,{}", image.media_type, base64(image));
+    Part::ImageUrl { image_url: ImageUrl { url } }
+}
+
 fn body(request: &CallRequest, limit_name: LimitName) -> Vec<u8> {
     let system = (!request.system.is_empty())
-        .then_some(WireMessage { role: "system", content: &request.system });
-    let messages = request.messages.iter().map(WireMessage::from);
+        .then_some(WireMessage { role: "system", content: Content::Text(&request.system) });
+    let messages = messages(request, part, |text| Part::Text { text });
+    let tool = request.tool.as_deref();
     let sent = |parameter| !request.left_out.contains(parameter);
     let limit_name = limit_name.unless_refused(request);
     let limit = |name| (name == limit_name).then_some(request.max_tokens);
@@ -140,11 +190,19 @@ fn body(request: &CallRequest, limit_name: LimitName) -> Vec<u8> {
         stream: true,
         stream_options: sent(Parameter::StreamOptions)
             .then_some(StreamOptions { include_usage: true }),
+        tools: tool.map(|Tool { name, description, schema }| {
+            let function = Function { name, description, parameters: schema };
+            [WireTool { r#type: "function", function }]
+        }),
+        tool_choice: tool
+            .map(|tool| ToolChoice { r#type: "function", function: Name { name: &tool.name } }),
     })
 }
 
 #[derive(Default)]
 struct ChunkReading {
+    /// Whether the answer is a tool's input.
+    tool: bool,
     prompt_tokens: Option<i64>,
     cached_tokens: Option<i64>,
     completion_tokens: Option<i64>,
@@ -174,6 +232,10 @@ impl ChunkReading {
         });
     }
 
+    fn say(&self, text: &str, answer: &mut AnswerText<'_>) -> Result<(), Cause> {
+        if self.tool { answer.push_beside(text) } else { answer.push(text) }
+    }
+
     /// The text of a message or a delta, and whether there was anything of the model in it.
     fn tell(&mut self, message: &Value, answer: &mut AnswerText<'_>) -> Result<bool, Cause> {
         let filled = |name: &str| match &message[name] {
@@ -184,17 +246,27 @@ impl ChunkReading {
         };
         self.refused_in_words |= filled("refusal");
         match &message["content"] {
-            Value::String(text) => answer.push(text)?,
+            Value::String(text) => self.say(text, answer)?,
             // In parts, from models that think in the same field.
             Value::Array(parts) => {
                 for part in parts.iter().filter(|part| part["type"] == "text") {
-                    answer.push(part["text"].as_str().unwrap_or_default())?;
+                    self.say(part["text"].as_str().unwrap_or_default(), answer)?;
                 }
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {}
         }
-        // Reasoning under the names that gateways give it, and tool input, are no text of the
-        // answer, but the model is at work.
+        if self.tool {
+            for call in message["tool_calls"].as_array().into_iter().flatten() {
+                match &call["function"]["arguments"] {
+                    Value::String(piece) => answer.push(piece)?,
+                    // From servers that forget to write it as text.
+                    input @ Value::Object(_) => answer.push(&input.to_string())?,
+                    Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {}
+                }
+            }
+        }
+        // Reasoning under the names that gateways give it, and tool input that was not asked for, are
+        // no text of the answer, but the model is at work.
         let names = ["content", "refusal", "reasoning", "reasoning_content", "tool_calls"];
         Ok(names.into_iter().any(filled))
     }
@@ -251,78 +323,5 @@ impl Reading for ChunkReading {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::prompt::{Message, Parameters, Role};
-
-    #[test]
-    fn the_limit_has_the_name_that_the_host_knows() {
-        for (host, name) in [
-            ("api.openai.com", LimitName::MaxCompletionTokens),
-            ("openai.com", LimitName::MaxCompletionTokens),
-            ("eu.api.openai.com", LimitName::MaxCompletionTokens),
-            ("mine.openai.azure.com", LimitName::MaxCompletionTokens),
-            ("notopenai.com", LimitName::MaxTokens),
-            ("openai.com.example", LimitName::MaxTokens),
-            ("localhost", LimitName::MaxTokens),
-            ("", LimitName::MaxTokens),
-        ] {
-            assert_eq!(LimitName::of_host(host), name, "{host}");
-        }
-    }
-
-    #[test]
-    fn the_body_on_the_wire() {
-        let user = Message { role: Role::User, content: "Hi".into() };
-        let mut request = CallRequest {
-            upstream: "gpt".to_owned(),
-            system: "Be kind.".into(),
-            messages: [user].into(),
-            max_tokens: 5,
-            temperature: Some(0.5),
-            left_out: Parameters::NONE,
-        };
-        let sent: Value =
-            serde_json::from_slice(&body(&request, LimitName::MaxCompletionTokens)).unwrap();
-        let expected = serde_json::json!({
-            "model": "gpt", "max_completion_tokens": 5, "temperature": 0.5, "stream": true,
-            "stream_options": {"include_usage": true},
-            "messages": [
-                {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"},
-            ],
-        });
-        assert_eq!(sent, expected);
-
-        request.system = "".into();
-        request.temperature = None;
-        let sent: Value = serde_json::from_slice(&body(&request, LimitName::MaxTokens)).unwrap();
-        let expected = serde_json::json!({
-            "model": "gpt", "max_tokens": 5, "stream": true,
-            "stream_options": {"include_usage": true},
-            "messages": [{"role": "user", "content": "Hi"}],
-        });
-        assert_eq!(sent, expected);
-    }
-
-    #[test]
-    fn what_a_model_refused_is_left_out_and_a_limit_takes_its_other_name() {
-        let user = Message { role: Role::User, content: "Hi".into() };
-        let left_out = [Parameter::Temperature, Parameter::StreamOptions, Parameter::MaxTokens]
-            .into_iter()
-            .fold(Parameters::NONE, Parameters::with);
-        let request = CallRequest {
-            upstream: "gpt".to_owned(),
-            system: "".into(),
-            messages: [user].into(),
-            max_tokens: 5,
-            temperature: Some(0.5),
-            left_out,
-        };
-        let sent: Value = serde_json::from_slice(&body(&request, LimitName::MaxTokens)).unwrap();
-        let expected = serde_json::json!({
-            "model": "gpt", "max_completion_tokens": 5, "stream": true,
-            "messages": [{"role": "user", "content": "Hi"}],
-        });
-        assert_eq!(sent, expected);
-    }
-}
+#[path = "openai_tests.rs"]
+mod tests;

@@ -1,18 +1,26 @@
 //! A provider that is nobody: it answers from the prompt alone, at the pace it is told.
 //!
 //! The same prompt has the same answer and the same count of tokens, so that whoever tries the
-//! service with no account, or tests it, knows what must come out.
+//! service with no account, or tests it, knows what must come out. A chat is echoed; a script is taken
+//! apart by its names (`script`), and for any other tool the values are what the text says in lines of
+//! `field: value` (`values`).
+
+mod script;
+mod values;
 
 use std::time::Duration;
 
 use super::{Provider, Route};
 use crate::clock::{BoxFuture, Clock};
 use crate::domain::failure::CallFailure;
+use crate::domain::parse::{self, Profile, Sent};
 use crate::domain::prompt::{Answer, CallRequest, Parameter, StopReason};
 use crate::domain::usage::Usage;
 
 pub(super) struct Simulated {
     name: String,
+    /// The one profile whose results follow from a text by rule.
+    script: Profile,
     routes: [Route; 1],
     clock: Clock,
     first_byte_delay: Duration,
@@ -27,7 +35,8 @@ impl Simulated {
         tokens_per_second: u32,
     ) -> Simulated {
         let routes = [Route { name: "simulated".to_owned(), base_url: String::new() }];
-        Simulated { name, routes, clock, first_byte_delay, tokens_per_second }
+        let script = Profile::script();
+        Simulated { name, script, routes, clock, first_byte_delay, tokens_per_second }
     }
 
     async fn answer(
@@ -37,7 +46,7 @@ impl Simulated {
     ) -> Answer {
         self.clock.sleep(self.first_byte_delay).await;
         let began = self.clock.now();
-        let whole = reply(request);
+        let whole = self.reply(request);
         let mut text = String::new();
         let mut told = 0;
         let limit = usize::try_from(request.max_tokens).unwrap_or(usize::MAX);
@@ -87,11 +96,25 @@ impl Provider for Simulated {
     }
 }
 
-/// What is said to a prompt.
-fn reply(request: &CallRequest) -> String {
-    let said = request.messages.last().map_or("", |message| message.content.trim());
-    let turn = request.messages.len().div_ceil(2);
-    format!("This is a simulated answer to message {turn}, which says: {said}")
+impl Simulated {
+    /// What is said to a prompt.
+    fn reply(&self, request: &CallRequest) -> String {
+        let said = request.messages.last().map_or("", |message| &*message.content);
+        let Some(tool) = &request.tool else {
+            let turn = request.messages.len().div_ceil(2);
+            let said = said.trim();
+            return format!("This is a simulated answer to message {turn}, which says: {said}");
+        };
+        // In a picture nothing is seen.
+        let whole = Sent { first: true, carried: None, text: said };
+        let told = parse::sent(said).unwrap_or(whole);
+        let told = if request.images.is_empty() { told } else { Sent { text: "", ..told } };
+        if tool == self.script.tool() {
+            script::read(&told)
+        } else {
+            values::fill(tool.schema.get(), told.text)
+        }
+    }
 }
 
 /// A word is a token here.
@@ -112,6 +135,8 @@ mod tests {
             upstream: "simulated".to_owned(),
             system: "Be kind.".into(),
             messages: [user("Good  morning 🫖")].into(),
+            images: [].into(),
+            tool: None,
             max_tokens,
             temperature: None,
             left_out: Parameters::NONE,
@@ -156,5 +181,59 @@ mod tests {
         assert_eq!(answer.text, "This is a ");
         assert_eq!(answer.stop, StopReason::MaxTokens);
         assert_eq!(answer.usage.output_tokens, Some(3));
+    }
+
+    /// The prompt of a parse of this text, in one part.
+    fn parse_request(profile: &Profile, text: &str) -> CallRequest {
+        let chunk = parse::chunk(text, 10_000).remove(0);
+        let content = profile.message(&chunk, text, 1).into();
+        CallRequest {
+            system: profile.instructions().clone(),
+            messages: [Message { role: Role::User, content }].into(),
+            tool: Some(profile.tool().clone()),
+            ..request(1_000)
+        }
+    }
+
+    fn answer(request: &CallRequest) -> Answer {
+        let clock = ManualClock::new(chrono::DateTime::UNIX_EPOCH).clock();
+        let provider = Simulated::new("main".to_owned(), clock, Duration::ZERO, 0);
+        provider.call(request, 0, &mut |_| {}).now_or_never().unwrap().unwrap()
+    }
+
+    const KETTLES: &str = "Two Kettles\n\nMARA: Is it boiling?\n\nOTTO\nNot yet.\n";
+
+    #[test]
+    fn a_script_is_taken_apart_and_keeps_the_schema() {
+        let script = Profile::script();
+        let answer = answer(&parse_request(&script, KETTLES));
+        let salvaged = parse::salvage(&script, &answer.text).unwrap();
+        let expected = serde_json::json!({
+            "title": "Two Kettles", "characters": ["MARA", "OTTO"],
+            "dialogue": [
+                {"character": "MARA", "line": "Is it boiling?"}, {"character": "OTTO", "line": "Not yet."},
+            ],
+        });
+        assert_eq!((salvaged.value, salvaged.repairs), (expected, 0));
+        assert_eq!(answer.stop, StopReason::End);
+        assert!(answer.usage.output_tokens >= Some(5), "words are counted");
+    }
+
+    #[test]
+    fn a_limit_cuts_the_input_and_a_picture_shows_nothing() {
+        let script = Profile::script();
+        let mut request = parse_request(&script, KETTLES);
+        request.max_tokens = 3;
+        let cut = answer(&request);
+        assert_eq!((cut.stop, cut.usage.output_tokens), (StopReason::MaxTokens, Some(3)));
+        assert!(parse::salvage(&script, &cut.text).is_err());
+
+        let image = crate::domain::prompt::PromptImage {
+            media_type: "image/png".to_owned(),
+            bytes: bytes::Bytes::from_static(b"png"),
+        };
+        let seen = CallRequest { images: [image].into(), max_tokens: 1_000, ..request };
+        let value = parse::salvage(&script, &answer(&seen).text).unwrap().value;
+        assert!(script.is_empty(&value), "{value}");
     }
 }

@@ -5,20 +5,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::domain::prompt::Message;
-
-/// A message as both vendors take it.
-#[derive(Serialize)]
-pub(super) struct WireMessage<'a> {
-    pub role: &'static str,
-    pub content: &'a str,
-}
-
-impl<'a> From<&'a Message> for WireMessage<'a> {
-    fn from(message: &'a Message) -> Self {
-        WireMessage { role: message.role.as_str(), content: &message.content }
-    }
-}
+use crate::domain::text::without_lone_surrogates;
 
 /// The JSON of a request's body.
 pub(super) fn to_bytes(body: &impl Serialize) -> Vec<u8> {
@@ -41,56 +28,6 @@ pub(super) fn parse_json(text: &str) -> Result<Value, serde_json::Error> {
             Cow::Borrowed(_) => Err(error),
         },
     }
-}
-
-/// JSON text with every escape of half a surrogate pair replaced; borrowed where there is none.
-fn without_lone_surrogates(text: &str) -> Cow<'_, str> {
-    let mut mended: Option<String> = None;
-    let mut copied = 0;
-    let mut at = 0;
-    while let Some(offset) = text[at..].find('\\') {
-        let escape = at + offset;
-        let Some(unit) = escaped_unit(text, escape) else {
-            // Some other escape: it and the character behind it are one.
-            let next = text[escape + 1..].chars().next().map_or(0, char::len_utf8);
-            at = escape + 1 + next;
-            continue;
-        };
-        let end = escape + 6;
-        let paired = is_high(unit) && escaped_unit(text, end).is_some_and(is_low);
-        if paired {
-            at = end + 6;
-            continue;
-        }
-        if is_high(unit) || is_low(unit) {
-            let mended = mended.get_or_insert_with(|| String::with_capacity(text.len()));
-            mended.push_str(&text[copied..escape]);
-            mended.push_str("\\ufffd");
-            copied = end;
-        }
-        at = end;
-    }
-    match mended {
-        Some(mut mended) => {
-            mended.push_str(&text[copied..]);
-            Cow::Owned(mended)
-        }
-        None => Cow::Borrowed(text),
-    }
-}
-
-/// The unit of the `\uXXXX` escape that starts at `at`, if one does.
-fn escaped_unit(text: &str, at: usize) -> Option<u16> {
-    let hex = text.get(at..at + 6)?.strip_prefix("\\u")?;
-    hex.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u16::from_str_radix(hex, 16).ok())?
-}
-
-fn is_high(unit: u16) -> bool {
-    (0xd800..0xdc00).contains(&unit)
-}
-
-fn is_low(unit: u16) -> bool {
-    (0xdc00..0xe000).contains(&unit)
 }
 
 /// At most `limit_bytes` of the text, cut between characters; for errors and logs alone, never

@@ -51,6 +51,7 @@ mod pool_recovers;
 mod postgres_private;
 mod provider_connection;
 mod provider_deadlines;
+mod provider_tools;
 mod provider_wire;
 mod races;
 mod replays;

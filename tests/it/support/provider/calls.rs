@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use oncekey::clock::Clock;
 use oncekey::domain::failure::CallFailure;
+use oncekey::domain::parse::Profile;
 use oncekey::domain::prompt::{Answer, CallRequest, Message, Parameters, Role};
 use oncekey::domain::secret::Secret;
 use oncekey::provider::{self, Provider, ProviderKind, ProviderSettings, Route};
@@ -37,6 +38,8 @@ pub fn request() -> CallRequest {
         upstream: "fake-model-1".to_owned(),
         system: "Be kind.".into(),
         messages: [Message { role: Role::User, content: "How are you?".into() }].into(),
+        images: [].into(),
+        tool: None,
         max_tokens: 100,
         temperature: None,
         left_out: Parameters::NONE,
@@ -48,10 +51,23 @@ pub fn connect(server: &ScriptedProvider, wire: Wire) -> Arc<dyn Provider> {
     provider::build(settings(server, wire), Clock::system()).unwrap()
 }
 
+/// The same prompt with a script's tool.
+pub fn tool_request() -> CallRequest {
+    CallRequest { tool: Some(Profile::script().tool().clone()), ..request() }
+}
+
 /// One call, and the pieces of text that came on the way.
 pub async fn call(provider: &dyn Provider) -> (Result<Answer, CallFailure>, String) {
+    call_with(provider, &request()).await
+}
+
+/// The same with this prompt.
+pub async fn call_with(
+    provider: &dyn Provider,
+    request: &CallRequest,
+) -> (Result<Answer, CallFailure>, String) {
     let mut told = String::new();
-    let answer = provider.call(&request(), 0, &mut |delta| told.push_str(delta)).await;
+    let answer = provider.call(request, 0, &mut |delta| told.push_str(delta)).await;
     if let Ok(answer) = &answer {
         assert_eq!(answer.text, told, "the pieces are the answer");
     }

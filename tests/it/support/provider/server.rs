@@ -114,14 +114,14 @@ impl Plan {
             }
             Content::Answer { text, tokens, stop } => {
                 let (text, tokens) = usual(text.clone(), *tokens);
-                let events = wire::answer_events(wire, model, &text, tokens, *stop);
+                let events = wire::answer_events(wire, &request.body, &text, tokens, *stop);
                 let before = events.head.len();
                 let all = [events.head, events.deltas, events.tail].concat();
                 let all = all.into_iter().map(String::into_bytes).collect();
                 Plan { steps: streamed(&reply, before, all), charge: Some(charge(tokens)) }
             }
             Content::Whole { text, tokens } => {
-                let body = wire::whole(wire, model, text, *tokens).to_string();
+                let body = wire::whole(wire, &request.body, text, *tokens).to_string();
                 let json = [("content-type", "application/json")];
                 let mut plan = Plan::raw(Reply::status(200, &json, body), now);
                 plan.charge = Some(charge(*tokens));

@@ -59,24 +59,35 @@ pub(super) struct AnswerEvents {
     pub tail: Vec<String>,
 }
 
+/// The name of the tool that a request offers: its answer is that tool's input.
+fn tool(body: &Value) -> Option<&str> {
+    let tool = &body["tools"][0];
+    tool["name"].as_str().or(tool["function"]["name"].as_str())
+}
+
+/// The answer to a request of this body; with a tool in it, the text is the tool's input.
 pub(super) fn answer_events(
     wire: Wire,
-    model: &str,
+    body: &Value,
     text: &str,
     tokens: Tokens,
     stop: Stop,
 ) -> AnswerEvents {
+    let model = body["model"].as_str().unwrap_or_default();
     let pieces = text.split_inclusive(' ');
+    if let Some(tool) = tool(body) {
+        return tool_events(wire, model, tool, pieces, tokens, stop);
+    }
     match wire {
         Wire::Anthropic => AnswerEvents {
-            head: anthropic_head(model, tokens),
+            head: anthropic_head(model, tokens, &json!({"type": "text", "text": ""})),
             deltas: pieces
                 .map(|piece| {
                     let delta = json!({"type": "text_delta", "text": piece});
                     named(json!({"type": "content_block_delta", "index": 0, "delta": delta}))
                 })
                 .collect(),
-            tail: anthropic_tail(tokens, stop),
+            tail: anthropic_tail(tokens, stop, "end_turn"),
         },
         Wire::OpenAi => AnswerEvents {
             head: vec![chunk(model, json!({"role": "assistant", "content": ""}), Value::Null)],
@@ -88,20 +99,62 @@ pub(super) fn answer_events(
     }
 }
 
-fn anthropic_head(model: &str, tokens: Tokens) -> Vec<String> {
+fn tool_events<'a>(
+    wire: Wire,
+    model: &str,
+    tool: &str,
+    pieces: impl Iterator<Item = &'a str>,
+    tokens: Tokens,
+    stop: Stop,
+) -> AnswerEvents {
+    match wire {
+        Wire::Anthropic => {
+            let block =
+                json!({"type": "tool_use", "id": "toolu_scripted", "name": tool, "input": {}});
+            AnswerEvents {
+                head: anthropic_head(model, tokens, &block),
+                deltas: pieces
+                    .map(|piece| {
+                        let delta = json!({"type": "input_json_delta", "partial_json": piece});
+                        named(json!({"type": "content_block_delta", "index": 0, "delta": delta}))
+                    })
+                    .collect(),
+                tail: anthropic_tail(tokens, stop, "tool_use"),
+            }
+        }
+        Wire::OpenAi => {
+            let call = |call: Value| chunk(model, json!({"tool_calls": [call]}), Value::Null);
+            let function = json!({"name": tool, "arguments": ""});
+            let begun =
+                json!({"index": 0, "id": "call_1", "type": "function", "function": function});
+            AnswerEvents {
+                head: vec![call(begun)],
+                deltas: pieces
+                    .map(|piece| call(json!({"index": 0, "function": {"arguments": piece}})))
+                    .collect(),
+                tail: openai_tail(model, tokens, stop),
+            }
+        }
+    }
+}
+
+fn anthropic_head(model: &str, tokens: Tokens, block: &Value) -> Vec<String> {
     let message = json!({
         "id": "msg_scripted", "type": "message", "role": "assistant", "model": model,
         "content": [], "stop_reason": null, "usage": anthropic_usage(Tokens { output: 1, ..tokens }),
     });
-    let block = json!({"type": "text", "text": ""});
     vec![
         named(json!({"type": "message_start", "message": message})),
         named(json!({"type": "content_block_start", "index": 0, "content_block": block})),
     ]
 }
 
-fn anthropic_tail(tokens: Tokens, stop: Stop) -> Vec<String> {
-    let delta = json!({"stop_reason": anthropic_stop(stop), "stop_sequence": null});
+fn anthropic_tail(tokens: Tokens, stop: Stop, end: &str) -> Vec<String> {
+    let reason = match stop {
+        Stop::End => end,
+        Stop::MaxTokens => "max_tokens",
+    };
+    let delta = json!({"stop_reason": reason, "stop_sequence": null});
     vec![
         named(json!({"type": "content_block_stop", "index": 0})),
         named(json!({"type": "message_delta", "delta": delta, "usage": anthropic_usage(tokens)})),
@@ -114,13 +167,6 @@ fn anthropic_usage(tokens: Tokens) -> Value {
         "input_tokens": tokens.input, "cache_read_input_tokens": tokens.cache_read,
         "cache_creation_input_tokens": tokens.cache_write, "output_tokens": tokens.output,
     })
-}
-
-fn anthropic_stop(stop: Stop) -> &'static str {
-    match stop {
-        Stop::End => "end_turn",
-        Stop::MaxTokens => "max_tokens",
-    }
 }
 
 fn openai_tail(model: &str, tokens: Tokens, stop: Stop) -> Vec<String> {
@@ -151,20 +197,28 @@ fn openai_stop(stop: Stop) -> &'static str {
     }
 }
 
-/// A whole answer in one JSON body.
-pub(super) fn whole(wire: Wire, model: &str, text: &str, tokens: Tokens) -> Value {
+/// A whole answer in one JSON body; with a tool in the request, the text is its input.
+pub(super) fn whole(wire: Wire, body: &Value, text: &str, tokens: Tokens) -> Value {
+    let model = &body["model"];
+    let input = || serde_json::from_str::<Value>(text).unwrap();
+    let block = match tool(body) {
+        Some(name) => json!({"type": "tool_use", "id": "toolu_1", "name": name, "input": input()}),
+        None => json!({"type": "text", "text": text}),
+    };
+    let message = match tool(body) {
+        Some(name) => json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": name, "arguments": text}},
+        ]}),
+        None => json!({"role": "assistant", "content": text}),
+    };
     match wire {
         Wire::Anthropic => json!({
             "id": "msg_scripted", "type": "message", "role": "assistant", "model": model,
-            "content": [{"type": "text", "text": text}], "stop_reason": "end_turn",
-            "usage": anthropic_usage(tokens),
+            "content": [block], "stop_reason": "end_turn", "usage": anthropic_usage(tokens),
         }),
         Wire::OpenAi => json!({
             "id": "chatcmpl-scripted", "object": "chat.completion", "model": model,
-            "choices": [{
-                "index": 0, "message": {"role": "assistant", "content": text},
-                "finish_reason": "stop",
-            }],
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
             "usage": openai_usage(tokens),
         }),
     }
