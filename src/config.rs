@@ -12,6 +12,7 @@ mod check;
 mod file;
 mod layers;
 mod models;
+mod profiles;
 mod secret;
 mod sections;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use std::time::Duration;
 pub use secret::{DatabaseUrl, Secret, SecretVariable};
 pub use sections::{Chat, Idempotency, Limits, MissingKey, Parse, Retention, Retry};
 
+use crate::domain::parse::Profile;
 use crate::domain::rules::AnswerRules;
 use crate::domain::usage::Prices;
 
@@ -46,6 +48,8 @@ pub struct Config {
     /// By the name that clients ask for. At least one; each refers to a provider that exists.
     pub models: BTreeMap<String, Model>,
     pub parse: Parse,
+    /// What a parse can produce, by the name that clients ask for; the built-in one is among them.
+    pub profiles: BTreeMap<String, Profile>,
     pub chat: Chat,
     pub retention: Retention,
     /// Where events go. Empty: they stay in the table.
@@ -126,6 +130,8 @@ pub struct Model {
     pub max_output_tokens: u32,
     /// Whether the model takes a temperature.
     pub temperature: bool,
+    /// Whether the model takes pictures.
+    pub images: bool,
     pub prices: Prices,
     /// The system prompt; empty for none.
     pub system: String,

@@ -2,6 +2,7 @@
 //! kind. The first thing that is wrong ends it, named by its setting.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use url::Url;
@@ -9,6 +10,7 @@ use url::Url;
 use super::file::{File, Kind, ProviderSection, RouteEntry, SinkEntry, SinkKind};
 use super::layers::Layers;
 use super::models;
+use super::profiles;
 use super::wrong::{SIMULATED, Wrong, at_least_one, given, wrong};
 use super::{
     Config, ConfigError, Database, DatabaseUrl, Environment, Provider, ProviderKind, Route,
@@ -17,15 +19,18 @@ use super::{
 
 /// The longest wait that `Prefer` may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(900);
+/// Smaller chunks cut every speech to pieces.
+const LEAST_CHUNK_CHARS: u32 = 100;
 /// Beats that fit into the silence after which a run counts as lost: one lost, one late, one more.
 const BEATS_UNTIL_STALE: u32 = 3;
 
 pub(super) fn config(layers: Layers, environment: &Environment) -> Result<Config, ConfigError> {
     let file = layers.read()?;
-    build(file, environment).map_err(|(setting, message)| layers.invalid(&setting, message))
+    build(file, environment, &layers.folder())
+        .map_err(|(setting, message)| layers.invalid(&setting, message))
 }
 
-fn build(file: File, environment: &Environment) -> Result<Config, Wrong> {
+fn build(file: File, environment: &Environment, folder: &Path) -> Result<Config, Wrong> {
     numbers(&file)?;
     let listen = file.listen.parse().map_err(|_| {
         wrong("listen", format!("{:?} is no address: write it like 127.0.0.1:8080", file.listen))
@@ -51,6 +56,7 @@ fn build(file: File, environment: &Environment) -> Result<Config, Wrong> {
         providers,
         models,
         parse: file.parse,
+        profiles: profiles::check(file.profiles, folder)?,
         chat: file.chat,
         retention: file.retention,
         sinks: sinks(&file.outbox.sinks, environment)?,
@@ -63,12 +69,16 @@ fn numbers(file: &File) -> Result<(), Wrong> {
         ("database.pool", file.database.pool),
         ("retry.max_attempts", file.retry.max_attempts),
         ("retry.max_runs", file.retry.max_runs),
-        ("parse.chunk_chars", file.parse.chunk_chars),
         ("parse.parallel", file.parse.parallel),
         ("chat.max_history_turns", file.chat.max_history_turns),
     ];
     for (setting, count) in counts {
         at_least_one(setting, count)?;
+    }
+    let chunk_chars = file.parse.chunk_chars;
+    if chunk_chars < LEAST_CHUNK_CHARS {
+        let message = format!("{chunk_chars} is too few: at least {LEAST_CHUNK_CHARS}");
+        return Err(wrong("parse.chunk_chars", message));
     }
     if file.limits.max_body == 0 {
         return Err(wrong("limits.max_body", "0 lets no request in"));

@@ -26,6 +26,7 @@ pub(super) struct File {
     pub providers: BTreeMap<String, ProviderSection>,
     pub models: BTreeMap<String, ModelSection>,
     pub parse: Parse,
+    pub profiles: BTreeMap<String, ProfileSection>,
     pub chat: Chat,
     pub retention: Retention,
     pub outbox: OutboxSection,
@@ -80,6 +81,7 @@ pub(super) struct ModelSection {
     pub upstream: Option<String>,
     pub max_output_tokens: Option<u32>,
     pub temperature: Option<bool>,
+    pub images: Option<bool>,
     pub input_usd_per_mtok: Option<Price>,
     pub output_usd_per_mtok: Option<Price>,
     pub cache_read_usd_per_mtok: Option<Price>,
@@ -89,6 +91,20 @@ pub(super) struct ModelSection {
     pub max_chars: Option<u32>,
     pub must_match: Option<String>,
     pub json_schema: Option<String>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ProfileSection {
+    pub tool_name: Option<String>,
+    pub tool_description: Option<String>,
+    /// A JSON Schema as a table, or as JSON text.
+    pub schema: Option<toml::Value>,
+    pub schema_file: Option<String>,
+    pub instructions: Option<String>,
+    pub merge: Option<BTreeMap<String, String>>,
+    pub content: Option<Vec<String>>,
+    pub noun: Option<String>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -128,6 +144,7 @@ impl Default for File {
             providers: BTreeMap::new(),
             models: BTreeMap::new(),
             parse: Parse::default(),
+            profiles: BTreeMap::new(),
             chat: Chat::default(),
             retention: Retention::default(),
             outbox: OutboxSection::default(),
@@ -163,6 +180,7 @@ impl File {
             upstream: text(),
             max_output_tokens: Some(1),
             temperature: Some(true),
+            images: Some(true),
             input_usd_per_mtok: Some(Price::default()),
             output_usd_per_mtok: Some(Price::default()),
             cache_read_usd_per_mtok: Some(Price::default()),
@@ -172,6 +190,17 @@ impl File {
             max_chars: Some(1),
             must_match: text(),
             json_schema: text(),
+        };
+        let profile = ProfileSection {
+            tool_name: text(),
+            tool_description: text(),
+            // Tables of the operator's own names.
+            schema: Some(toml::Value::Table(toml::Table::new())),
+            merge: Some(BTreeMap::new()),
+            schema_file: text(),
+            instructions: text(),
+            content: Some(vec![String::new()]),
+            noun: text(),
         };
         let sink = SinkEntry {
             kind: SinkKind::Stdout,
@@ -185,6 +214,7 @@ impl File {
             advertise: text(),
             providers: BTreeMap::from([("*".to_owned(), provider)]),
             models: BTreeMap::from([("*".to_owned(), model)]),
+            profiles: BTreeMap::from([("*".to_owned(), profile)]),
             outbox: OutboxSection { sinks: vec![sink] },
             ..File::default()
         }

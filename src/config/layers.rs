@@ -3,6 +3,7 @@
 //! somebody exported last week, and not the file that is right.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
@@ -73,6 +74,12 @@ impl Layers {
             .map_err(|error| self.invalid(&error.path().to_string(), error.inner().message()))
     }
 
+    /// Where the file lies, for what lies beside it; the current folder without one.
+    pub(super) fn folder(&self) -> PathBuf {
+        let parent = self.file_name.as_deref().and_then(|name| Path::new(name).parent());
+        parent.unwrap_or(Path::new("")).to_owned()
+    }
+
     /// The error for the setting of this dotted name.
     pub(super) fn invalid(&self, setting: &str, message: impl AsRef<str>) -> ConfigError {
         ConfigError::Invalid { at: self.at(setting), message: one_line(message.as_ref()) }
@@ -103,7 +110,11 @@ impl Layers {
         flatten(&Value::Table(self.table.clone()), &mut Vec::new(), false, &mut leaves);
         for Setting { path, .. } in &leaves {
             // A section where a value stands is left to the types, which say it better.
-            let known = |setting: &Setting| path.len() <= setting.path.len() && fits(path, setting);
+            // Below a table of the operator's own names everything is one.
+            let known = |setting: &Setting| {
+                (path.len() <= setting.path.len() || setting.sample.is_table())
+                    && fits(path, setting)
+            };
             if !settings.iter().any(known) {
                 let name = dotted(path);
                 let nearest = nearest(&name, path, settings.iter(), dotted);
@@ -252,6 +263,13 @@ fn typed(text: &str, sample: &Value) -> Result<Value, String> {
                 one_line(error.message())
             )),
         },
+        // As it would stand in the file; other text is left to the one who checks it.
+        Value::Table(_) => {
+            let table = format!("value = {text}").parse::<Table>();
+            let value = table.ok().and_then(|mut table| table.remove("value"));
+            let value = value.filter(Value::is_table);
+            Ok(value.unwrap_or_else(|| Value::String(text.to_owned())))
+        }
         _ => Ok(Value::String(text.to_owned())),
     }
 }

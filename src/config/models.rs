@@ -92,6 +92,8 @@ fn model(
         upstream,
         max_output_tokens,
         temperature: section.temperature.unwrap_or(true),
+        // Nearly every model of the vendors does; the simulated one sees nothing.
+        images: section.images.unwrap_or(!simulated),
         prices: Prices {
             input: input.0,
             output: section.output_usd_per_mtok.unwrap_or_default().0,

@@ -79,7 +79,7 @@ pub struct Retry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parse {
-    /// Characters of a chunk, at least 1.
+    /// Characters of a chunk, at least 100: below that no speech would stay whole.
     pub chunk_chars: u32,
     /// Chunks of one operation at the provider at once, at least 1.
     pub parallel: u32,

@@ -1,5 +1,6 @@
 //! What an operator may write, what it means, and what is answered to everything else.
 
+mod profiles;
 mod refusals;
 
 use std::path::PathBuf;
@@ -23,7 +24,9 @@ fn load_with<const N: usize>(
     overrides: &Overrides,
 ) -> Result<Config, ConfigError> {
     let environment = Environment::from_iter(variables);
-    let layers = Layers::merge(Some("a.toml".to_owned()), text, &environment, overrides)?;
+    // The example names a file beside it.
+    let file_name = if text.starts_with(EXAMPLE) { "docs/oncekey.toml" } else { "a.toml" };
+    let layers = Layers::merge(Some(file_name.to_owned()), text, &environment, overrides)?;
     check::config(layers, &environment)
 }
 
@@ -58,7 +61,9 @@ fn the_documented_example_is_read_whole() {
 
     let model = &config.models["default"];
     assert_eq!((model.provider.as_str(), model.upstream.as_str()), ("main", "claude-haiku-4-5"));
-    assert_eq!((model.max_output_tokens, model.temperature), (8192, true));
+    assert_eq!((model.max_output_tokens, model.temperature, model.images), (8192, true, true));
+    let profiles: Vec<&str> = config.profiles.keys().map(String::as_str).collect();
+    assert_eq!(profiles, ["contacts", "receipts", "script"]);
     let prices = Prices {
         input: Decimal::ONE,
         output: Decimal::from(5),
@@ -83,6 +88,8 @@ fn nothing_configured_serves_a_simulated_model() {
     let ProviderKind::Simulated(simulated) = &config.providers["simulated"].kind else { panic!() };
     assert_eq!(simulated, &Simulated { first_byte_delay: Duration::ZERO, tokens_per_second: 50 });
     assert_eq!(config.models["default"].provider, "simulated");
+    assert!(!config.models["default"].images);
+    assert_eq!(config.profiles.keys().collect::<Vec<_>>(), ["script"]);
     assert!(config.database.url.is_none());
     assert_eq!(config.limits.max_body, 10 * 1024 * 1024);
     assert_eq!(config.idempotency.retention, Duration::from_secs(24 * 3600));
