@@ -9,6 +9,7 @@ pub mod bench;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod documents;
 pub mod domain;
 pub mod faults;
 pub mod http;

@@ -30,7 +30,7 @@ const ROOMS: &[Room] = &[
     Room { name: "lifecycle", rooms: "domain", crates: None },
     Room { name: "store", rooms: "domain clock faults", crates: None },
     Room { name: "provider", rooms: "domain clock faults", crates: None },
-    Room { name: "documents", rooms: "domain", crates: None },
+    Room { name: "documents", rooms: "domain clock", crates: None },
     Room { name: "streams", rooms: "domain", crates: None },
     // The way from one node to another; the database and the door are none of its business.
     Room { name: "peers", rooms: "domain clock", crates: None },
@@ -65,6 +65,9 @@ const HOMES: &[Home] = &[
     // Background: its sinks deliver events. Telemetry: the way to a collector. Peers: streams of other
     // nodes.
     Home { krate: "reqwest", rooms: "provider client background telemetry peers" },
+    // The crates that read hostile files.
+    Home { krate: "hayro", rooms: "documents" },
+    Home { krate: "image", rooms: "documents" },
     Home { krate: "clap", rooms: "cli main" },
     Home { krate: "toml", rooms: "config" },
     Home { krate: "metrics_exporter_prometheus", rooms: "telemetry" },

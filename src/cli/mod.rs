@@ -9,6 +9,7 @@ mod database;
 mod key;
 mod migrate;
 mod partitions;
+mod read_document;
 mod serve;
 mod table;
 mod usage;
@@ -47,6 +48,9 @@ enum Command {
     Audit(audit::Audit),
     /// Load against the hot path, as a ratio to the database's own floor in the same run.
     Bench(bench::Bench),
+    /// Read one upload for the server that started this.
+    #[command(hide = true)]
+    ReadDocument,
 }
 
 /// How a command ended, if not well.
@@ -70,6 +74,9 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return misunderstood(&error),
     };
+    if matches!(arguments.command, Command::ReadDocument) {
+        return read_document::run();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -143,5 +150,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             let config = load(None, None)?;
             bench::run(command, config).await
         }
+        // Needs no runtime: done before there is one.
+        Command::ReadDocument => Ok(read_document::run()),
     }
 }

@@ -23,6 +23,8 @@ mod crashes;
 mod database_down;
 mod derived_keys;
 mod disconnects;
+mod documents;
+mod documents_hostile;
 mod draining;
 mod fault_variables;
 mod first_minute;

@@ -16,9 +16,11 @@ pub mod events;
 pub mod node;
 pub mod old_days;
 pub mod pair;
+pub mod pdf;
 pub mod process;
 pub mod provider;
 pub mod proxy;
+pub mod reader;
 pub mod trap;
 
 use std::future::Future;
