@@ -50,6 +50,7 @@ pub struct Config {
     pub parse: Parse,
     /// What a parse can produce, by the name that clients ask for; the built-in one is among them.
     pub profiles: BTreeMap<String, Profile>,
+    pub captures: Captures,
     pub chat: Chat,
     pub retention: Retention,
     /// Where events go. Empty: they stay in the table.
@@ -69,6 +70,13 @@ pub struct Database {
     pub pool: u32,
     /// What the server keeps on disk itself: the private cluster, captures.
     pub data_dir: PathBuf,
+}
+
+/// Where uploads are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Captures {
+    /// A folder, or `s3://bucket/prefix`.
+    pub location: String,
 }
 
 /// One account at a model provider, with the limits of its calls.

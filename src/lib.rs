@@ -6,6 +6,7 @@
 pub mod app;
 pub mod background;
 pub mod bench;
+pub mod captures;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -30,11 +30,13 @@ const ROOMS: &[Room] = &[
     Room { name: "lifecycle", rooms: "domain", crates: None },
     Room { name: "store", rooms: "domain clock faults", crates: None },
     Room { name: "provider", rooms: "domain clock faults", crates: None },
+    // Files and buckets, through one crate.
+    Room { name: "captures", rooms: "domain", crates: None },
     Room { name: "documents", rooms: "domain clock", crates: None },
     Room { name: "streams", rooms: "domain", crates: None },
     // The way from one node to another; the database and the door are none of its business.
     Room { name: "peers", rooms: "domain clock", crates: None },
-    Room { name: "operation", rooms: "domain clock faults store provider documents streams peers lifecycle", crates: None },
+    Room { name: "operation", rooms: "domain clock faults store provider documents captures streams peers lifecycle", crates: None },
     Room { name: "http", rooms: "domain operation streams clock lifecycle", crates: None },
     Room { name: "background", rooms: "domain clock faults store lifecycle", crates: None },
     Room { name: "client", rooms: "domain", crates: None },
@@ -65,9 +67,10 @@ const HOMES: &[Home] = &[
     // Background: its sinks deliver events. Telemetry: the way to a collector. Peers: streams of other
     // nodes.
     Home { krate: "reqwest", rooms: "provider client background telemetry peers" },
-    // The crates that read hostile files.
+    // The crates that read hostile files, and the one that keeps them.
     Home { krate: "hayro", rooms: "documents" },
     Home { krate: "image", rooms: "documents" },
+    Home { krate: "object_store", rooms: "captures" },
     Home { krate: "clap", rooms: "cli main" },
     Home { krate: "toml", rooms: "config" },
     Home { krate: "metrics_exporter_prometheus", rooms: "telemetry" },

@@ -13,8 +13,8 @@ use super::models;
 use super::profiles;
 use super::wrong::{SIMULATED, Wrong, at_least_one, given, wrong};
 use super::{
-    Config, ConfigError, Database, DatabaseUrl, Environment, Provider, ProviderKind, Route,
-    SecretVariable, Simulated, Sink, Upstream,
+    Captures, Config, ConfigError, Database, DatabaseUrl, Environment, Provider, ProviderKind,
+    Route, SecretVariable, Simulated, Sink, Upstream,
 };
 
 /// The longest wait that `Prefer` may ask for.
@@ -48,7 +48,7 @@ fn build(file: File, environment: &Environment, folder: &Path) -> Result<Config,
             url: database_url("database_url", file.database_url.as_deref())?,
             url_direct: database_url("database_url_direct", file.database_url_direct.as_deref())?,
             pool: file.database.pool,
-            data_dir: file.database.data_dir.into(),
+            data_dir: file.database.data_dir.as_str().into(),
         },
         idempotency: file.idempotency,
         limits: file.limits,
@@ -57,6 +57,7 @@ fn build(file: File, environment: &Environment, folder: &Path) -> Result<Config,
         models,
         parse: file.parse,
         profiles: profiles::check(file.profiles, folder)?,
+        captures: captures(&file.captures.location, &file.database.data_dir)?,
         chat: file.chat,
         retention: file.retention,
         sinks: sinks(&file.outbox.sinks, environment)?,
@@ -238,6 +239,19 @@ fn sinks(entries: &[SinkEntry], environment: &Environment) -> Result<Vec<Sink>, 
         }
     };
     entries.iter().enumerate().map(sink).collect()
+}
+
+/// Left out, it is a folder beside what else the server keeps.
+fn captures(location: &str, data_dir: &str) -> Result<Captures, Wrong> {
+    let setting = "captures.location";
+    if location.is_empty() {
+        let folder = Path::new(data_dir).join("captures");
+        return Ok(Captures { location: folder.display().to_string() });
+    }
+    if location.contains("://") {
+        address(setting, location, &["s3"])?;
+    }
+    Ok(Captures { location: location.to_owned() })
 }
 
 fn database_url(setting: &str, text: Option<&str>) -> Result<Option<DatabaseUrl>, Wrong> {

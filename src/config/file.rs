@@ -27,6 +27,7 @@ pub(super) struct File {
     pub models: BTreeMap<String, ModelSection>,
     pub parse: Parse,
     pub profiles: BTreeMap<String, ProfileSection>,
+    pub captures: CapturesSection,
     pub chat: Chat,
     pub retention: Retention,
     pub outbox: OutboxSection,
@@ -37,6 +38,12 @@ pub(super) struct File {
 pub(super) struct DatabaseSection {
     pub pool: u32,
     pub data_dir: String,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct CapturesSection {
+    pub location: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +152,7 @@ impl Default for File {
             models: BTreeMap::new(),
             parse: Parse::default(),
             profiles: BTreeMap::new(),
+            captures: CapturesSection::default(),
             chat: Chat::default(),
             retention: Retention::default(),
             outbox: OutboxSection::default(),

@@ -46,6 +46,7 @@ fn the_documented_example_is_read_whole() {
     assert_eq!(config.limits, Limits::default());
     assert_eq!(config.retry, Retry::default());
     assert_eq!(config.parse, Parse::default());
+    assert_eq!(config.captures.location, ".oncekey/captures");
     assert_eq!(config.chat, Chat::default());
     assert_eq!(config.retention, Retention::default());
 

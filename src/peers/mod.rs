@@ -72,6 +72,7 @@ impl Peers {
         // Already installed, by another client or by the program: just as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
+            .http1_only()
             .user_agent(concat!("oncekey/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())

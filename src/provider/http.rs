@@ -28,6 +28,8 @@ pub(super) fn client(connect_timeout: Duration) -> Result<reqwest::Client, reqwe
     // Already installed, by an earlier client or by the program: just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
+        // One call a connection at a time: a connection that breaks is one call's failure.
+        .http1_only()
         .user_agent(concat!("oncekey/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())

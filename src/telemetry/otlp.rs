@@ -251,6 +251,7 @@ impl Client {
         // Already installed, by another client: just as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
+            .http1_only()
             .user_agent(concat!("oncekey/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())

@@ -144,3 +144,18 @@ fn what_does_not_hold_together_is_refused() {
     let error = load("a = 1\nb = = 2", NO_VARIABLES).unwrap_err().to_string();
     assert!(error.starts_with("a.toml: line 2: "), "{error}");
 }
+
+#[test]
+fn captures_go_to_a_folder_or_to_s3() {
+    for (location, found) in
+        [("", ".oncekey/captures"), ("/srv/c", "/srv/c"), ("s3://b/p", "s3://b/p")]
+    {
+        let config = load(&format!("[captures]\nlocation = '{location}'"), NO_VARIABLES).unwrap();
+        assert_eq!(config.captures.location, found);
+    }
+    assert_error(
+        "",
+        [("ONCEKEY_CAPTURES__LOCATION", "ftp://host/folder")],
+        "ONCEKEY_CAPTURES__LOCATION: \"ftp://host/folder\": expected s3://host",
+    );
+}
