@@ -2,14 +2,18 @@
 //! configuration and takes it down again, in order.
 
 use std::net::SocketAddr;
+use std::num::NonZero;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 
 use crate::background::{Keeper, Sweep};
+use crate::captures::{Captures, CapturesError};
 use crate::clock::Clock;
 use crate::config::{self, Config};
+use crate::documents::{Documents, ReadLimits};
 use crate::domain::liveness::LivenessRules;
 use crate::domain::retry::RetryRules;
 use crate::domain::secret::Secret;
@@ -17,8 +21,8 @@ use crate::faults::Faults;
 use crate::http::{Http, RenderMetrics, ServerSettings, router, serve};
 use crate::lifecycle::Lifecycle;
 use crate::operation::{
-    Asked, BeatingRuns, MissingKey, Model, Models, Node, OperationSettings, Operations, Parts,
-    Refused, Rejections, Slots, Stall,
+    Asked, BeatingRuns, MissingKey, Model, Models, Node, OperationSettings, Operations, Parsing,
+    Parts, Refused, Rejections, Slots, Stall,
 };
 use crate::peers::Peers;
 use crate::provider::{self, Provider, ProviderKind, ProviderSettings, Route};
@@ -43,6 +47,8 @@ pub enum AppError {
     #[error("no client for other nodes: {0}")]
     Peers(String),
     #[error(transparent)]
+    Captures(#[from] CapturesError),
+    #[error(transparent)]
     Config(#[from] config::ConfigError),
 }
 
@@ -58,6 +64,8 @@ pub struct Setup {
     /// Whether this process has just started the database itself, so that no other node can live.
     pub alone: bool,
     pub render_metrics: RenderMetrics,
+    /// The binary that reads uploads in processes of their own.
+    pub program: PathBuf,
 }
 
 /// A running node.
@@ -110,6 +118,7 @@ impl App {
             tracing::error!(event = "partitions_failed", %error, "a day ahead has no partition");
         }
         let models = models(&config, &clock, &faults)?;
+        let parsing = parsing(&config, setup.program, &clock)?;
         // Bound before anything is announced: the address that other nodes reach may hold its port.
         let listener = TcpListener::bind(config.listen)
             .await
@@ -141,6 +150,7 @@ impl App {
             settings: operation_settings(&config),
             models,
             runs,
+            parsing,
             peers: Peers::new(secret, clock.clone()).map_err(AppError::Peers)?,
         });
         Sweep { store: store.clone(), clock: clock.clone(), lifecycle: lifecycle.clone() }.start();
@@ -222,12 +232,26 @@ fn operation_settings(config: &Config) -> OperationSettings {
         },
         retry: RetryRules {
             max_attempts: retry.max_attempts,
+            max_corrections: u32::MAX,
             total_wait: retry.total_wait,
             give_up_after: retry.give_up_after,
             max_runs: retry.max_runs,
         },
         max_history_turns: config.chat.max_history_turns,
     }
+}
+
+/// What parses stand on. Uploads are read by about as many at once as there are processors, since a reader
+/// does nothing but compute; and by no more than four, each of which may take its memory.
+fn parsing(config: &Config, program: PathBuf, clock: &Clock) -> Result<Parsing, AppError> {
+    let readers = std::thread::available_parallelism().map_or(1, NonZero::get).clamp(2, 4);
+    Ok(Parsing {
+        profiles: config.profiles.clone(),
+        documents: Documents::new(program, clock.clone(), ReadLimits::default(), readers),
+        captures: Captures::open(&config.captures.location)?,
+        chunk_chars: config.parse.chunk_chars as usize,
+        parallel: config.parse.parallel as usize,
+    })
 }
 
 /// A model and its ladder, as what an input is refused by.
@@ -275,6 +299,7 @@ fn models(config: &Config, clock: &Clock, faults: &Faults) -> Result<Models, App
                 upstream: model.upstream.clone(),
                 max_output_tokens: model.max_output_tokens,
                 temperature: model.temperature,
+                images: model.images,
                 prices: model.prices,
                 system: model.system.as_str().into(),
                 rules: model.rules.clone(),

@@ -14,6 +14,8 @@ const ROUND: Duration = Duration::from_secs(600);
 const AFTER_FAILURE: Duration = Duration::from_secs(15);
 /// A round that takes longer hangs: its connection has gone silent.
 const ROUND_LIMIT: Duration = Duration::from_secs(3_600);
+/// Chunks of parses that are deleted in one transaction.
+const CHUNKS_AT_ONCE: i64 = 200;
 /// How long a round waits for a partition that somebody reads; the next one goes on.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -74,6 +76,7 @@ impl Keeper {
         if inputs > 0 {
             tracing::info!(event = "refused_inputs_forgotten", inputs, "refused inputs forgotten");
         }
+        self.forget_chunks().await?;
         drop_old(&mut session, &DropRule::of(self.retention), PATIENCE, &self.clock, log).await?;
         let partitions = session.partitions().await?;
         if cleaned.as_ref() != Some(&partitions) {
@@ -83,6 +86,28 @@ impl Keeper {
             *cleaned = Some(partitions);
         }
         session.close().await
+    }
+}
+
+impl Keeper {
+    /// Chunks of parses that no run went on with.
+    async fn forget_chunks(&self) -> Result<(), StoreError> {
+        let mut chunks = 0;
+        loop {
+            let gone = self.store.forget_chunks(self.retention, CHUNKS_AT_ONCE).await?;
+            chunks += gone;
+            if i64::try_from(gone).is_ok_and(|gone| gone < CHUNKS_AT_ONCE) {
+                break;
+            }
+        }
+        if chunks > 0 {
+            tracing::info!(
+                event = "chunks_forgotten",
+                chunks,
+                "chunks of unfinished parses forgotten"
+            );
+        }
+        Ok(())
     }
 }
 

@@ -72,7 +72,7 @@ impl Worker for Claims {
                 key: IdempotencyKey::made(question.key, KeySource::Client),
                 endpoint: ENDPOINT,
                 subject: None,
-                conversation_id: ConversationId::new(question.conversation),
+                conversation_id: Some(ConversationId::new(question.conversation)),
                 hash: RequestHash([7; 32]),
                 operation_id: OperationId(self.clock.new_id()),
                 request_id: RequestId(self.clock.new_id()),

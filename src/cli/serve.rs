@@ -14,6 +14,7 @@ use super::key::new_key;
 use crate::app::{App, AppError, Setup};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::documents::Documents;
 use crate::domain::api_key::ApiRole;
 use crate::faults::{self, Fault, Faults};
 use crate::lifecycle::Lifecycle;
@@ -65,6 +66,7 @@ pub async fn run(config: Config) -> Result<ExitCode, Failure> {
             let metrics = metrics.clone();
             Arc::new(move || metrics.render())
         },
+        program: Documents::this_program().map_err(Failure::no)?,
     };
     let config = setup.config.clone();
     let outcome = async {

@@ -97,6 +97,7 @@ mod tests {
     fn rules() -> RetryRules {
         RetryRules {
             max_attempts: 4,
+            max_corrections: u32::MAX,
             total_wait: Duration::from_secs(8),
             give_up_after: Duration::from_secs(3 * 3_600),
             max_runs: 6,

@@ -17,6 +17,7 @@ pub mod peer;
 pub mod problem;
 pub mod prompt;
 pub mod record;
+pub mod request;
 pub mod retry;
 pub mod rules;
 pub mod secret;

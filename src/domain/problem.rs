@@ -30,6 +30,7 @@ pub enum ErrorCode {
     ContentFiltered,
     InputRejected,
     NothingFound,
+    UnreadableInput,
     OutputLimit,
     GaveUp,
     QuotaExhausted,
@@ -92,6 +93,7 @@ impl ErrorCode {
             Self::ContentFiltered => (422, "content_filtered", "The content was filtered"),
             Self::InputRejected => (422, "input_rejected", "The model rejected the input"),
             Self::NothingFound => (422, "nothing_found", "Nothing was found in the input"),
+            Self::UnreadableInput => (422, "unreadable_input", "The input cannot be read"),
             Self::OutputLimit => (422, "output_limit", "The answer does not fit its limit"),
             Self::GaveUp => (422, "gave_up", "Gave up on this operation"),
             Self::QuotaExhausted => {
@@ -144,6 +146,8 @@ pub struct Problem {
     pub detail: String,
     pub request_id: RequestId,
     pub retry_after: Option<Duration>,
+    /// What exactly, where one code has several causes.
+    pub reason: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -153,6 +157,8 @@ struct Wire<'a> {
     status: u16,
     detail: &'a str,
     error: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
     request_id: RequestId,
     retryable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -167,7 +173,7 @@ impl Problem {
             detail.truncate(end);
             detail.push('…');
         }
-        Self { code, detail, request_id, retry_after: code.usual_wait() }
+        Self { code, detail, request_id, retry_after: code.usual_wait(), reason: None }
     }
 
     /// Sets when to ask again; `None` keeps the code's usual wait. Where asking again does not help no
@@ -177,6 +183,11 @@ impl Problem {
             self.retry_after = wait.or(self.retry_after);
         }
         self
+    }
+
+    /// Sets the `reason`.
+    pub fn because(self, reason: Option<&'static str>) -> Self {
+        Self { reason, ..self }
     }
 
     pub fn status(&self) -> u16 {
@@ -205,6 +216,7 @@ impl Problem {
             status: self.status(),
             detail: &self.detail,
             error: self.code.as_str(),
+            reason: self.reason,
             request_id: self.request_id,
             retryable: self.retryable(),
             retry_after_ms: self

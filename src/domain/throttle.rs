@@ -143,6 +143,14 @@ impl Throttle {
             | FailureKind::Malformed
             | FailureKind::Invalid
             | FailureKind::Empty
+            | FailureKind::PasswordRequired
+            | FailureKind::Broken
+            | FailureKind::Blank
+            | FailureKind::NoPages
+            | FailureKind::NoTextLayer
+            | FailureKind::TooComplex
+            | FailureKind::Storage
+            | FailureKind::ReadingFailed
             | FailureKind::NoSlot
             | FailureKind::Internal
             | FailureKind::Abandoned

@@ -42,6 +42,22 @@ pub struct Prices {
 }
 
 impl Usage {
+    /// The sum of what was told of either.
+    #[must_use]
+    pub fn plus(&self, other: &Usage) -> Usage {
+        let sum = |one: Option<i64>, two: Option<i64>| match (one, two) {
+            (Some(one), Some(two)) => Some(one.saturating_add(two)),
+            (told, None) | (None, told) => told,
+        };
+        Usage {
+            input_tokens: sum(self.input_tokens, other.input_tokens),
+            output_tokens: sum(self.output_tokens, other.output_tokens),
+            cache_read_tokens: sum(self.cache_read_tokens, other.cache_read_tokens),
+            cache_write_tokens: sum(self.cache_write_tokens, other.cache_write_tokens),
+            reasoning_tokens: sum(self.reasoning_tokens, other.reasoning_tokens),
+        }
+    }
+
     /// Known when both the input and the output were told: less is not a bill.
     pub fn source(&self) -> UsageSource {
         if self.input_tokens.is_some() && self.output_tokens.is_some() {

@@ -20,6 +20,12 @@ pub fn code_of(kind: FailureKind) -> ErrorCode {
         FailureKind::Truncated => ErrorCode::OutputLimit,
         FailureKind::Malformed | FailureKind::Invalid => ErrorCode::MalformedOutput,
         FailureKind::Empty => ErrorCode::NothingFound,
+        FailureKind::PasswordRequired
+        | FailureKind::Broken
+        | FailureKind::Blank
+        | FailureKind::NoPages
+        | FailureKind::NoTextLayer
+        | FailureKind::TooComplex => ErrorCode::UnreadableInput,
         FailureKind::NoSlot => ErrorCode::SlotTimeout,
         FailureKind::Internal => ErrorCode::Internal,
         FailureKind::Abandoned | FailureKind::RunLost => ErrorCode::RunLost,
@@ -27,8 +33,20 @@ pub fn code_of(kind: FailureKind) -> ErrorCode {
         FailureKind::Cancelled => ErrorCode::Cancelled,
         FailureKind::LeaseLost => ErrorCode::ConversationBusy,
         FailureKind::OutcomeUnknown => ErrorCode::OutcomeUnknown,
-        FailureKind::Database => ErrorCode::DatabaseUnavailable,
+        // The contract has no code for the place where inputs lie: the same promise about retrying.
+        FailureKind::Database | FailureKind::Storage | FailureKind::ReadingFailed => {
+            ErrorCode::DatabaseUnavailable
+        }
         FailureKind::GaveUp => ErrorCode::GaveUp,
+    }
+}
+
+/// The `reason` of `unreadable_input`, in the words of the contract; `None` for every other code.
+pub fn reason_of(kind: FailureKind) -> Option<&'static str> {
+    match kind {
+        FailureKind::Blank => Some("empty"),
+        kind if code_of(kind) == ErrorCode::UnreadableInput => Some(kind.as_str()),
+        _ => None,
     }
 }
 
@@ -46,8 +64,14 @@ pub fn is_the_inputs_own(kind: FailureKind) -> bool {
         | FailureKind::TooLarge
         | FailureKind::Moderation
         | FailureKind::Empty => true,
-        // The output limit is set by us or by the client.
+        // The output limit is set by us or by the client; what could not be read has cost nothing.
         FailureKind::Truncated
+        | FailureKind::PasswordRequired
+        | FailureKind::Broken
+        | FailureKind::Blank
+        | FailureKind::NoPages
+        | FailureKind::NoTextLayer
+        | FailureKind::TooComplex
         | FailureKind::RateLimited
         | FailureKind::Overloaded
         | FailureKind::Quota
@@ -58,6 +82,8 @@ pub fn is_the_inputs_own(kind: FailureKind) -> bool {
         | FailureKind::Region
         | FailureKind::Malformed
         | FailureKind::Invalid
+        | FailureKind::Storage
+        | FailureKind::ReadingFailed
         | FailureKind::NoSlot
         | FailureKind::Internal
         | FailureKind::Abandoned
@@ -104,6 +130,22 @@ pub fn detail_of(kind: FailureKind) -> &'static str {
             "The model's answer was malformed; send the same request again."
         }
         FailureKind::Empty => "Nothing was found in the input.",
+        FailureKind::PasswordRequired => {
+            "The document opens with a password only; send it without one."
+        }
+        FailureKind::Broken => "The file is damaged or incomplete and cannot be read.",
+        FailureKind::Blank => "There is nothing in the file.",
+        FailureKind::NoPages => "The document has no pages.",
+        FailureKind::NoTextLayer => {
+            "The document holds pictures of text, and the model takes no pictures."
+        }
+        FailureKind::TooComplex => {
+            "Reading the file takes more time, memory or pages than is allowed; send a simpler one."
+        }
+        FailureKind::Storage => "The input could not be stored; send the same request again.",
+        FailureKind::ReadingFailed => {
+            "The input could not be looked at just now; send the same request again."
+        }
         FailureKind::NoSlot => {
             "No place at the provider became free in time; send the same request again."
         }
@@ -143,11 +185,18 @@ mod tests {
                     | FailureKind::Moderation
                     | FailureKind::Truncated
                     | FailureKind::Empty
+                    | FailureKind::PasswordRequired
+                    | FailureKind::Broken
+                    | FailureKind::Blank
+                    | FailureKind::NoPages
+                    | FailureKind::NoTextLayer
+                    | FailureKind::TooComplex
                     | FailureKind::GaveUp
             );
             assert_eq!(is_final(code), deterministic, "{kind}");
             assert!(!deterministic || code.status() < 500, "{kind}");
             assert!(!is_the_inputs_own(kind) || deterministic, "{kind}");
+            assert_eq!(reason_of(kind).is_some(), code == ErrorCode::UnreadableInput, "{kind}");
         }
     }
 }

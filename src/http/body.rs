@@ -32,6 +32,16 @@ pub async fn name_encoding(mut request: Request) -> Request {
     request
 }
 
+/// The bytes of a request, whatever they are.
+pub async fn bytes(
+    http: &Http,
+    request: Request,
+    request_id: RequestId,
+) -> Result<Bytes, ProblemResponse> {
+    expect_plain(request.headers(), request_id)?;
+    read(http, request, request_id).await
+}
+
 /// The JSON text of a request.
 pub async fn json_text(
     http: &Http,
@@ -49,20 +59,31 @@ pub async fn json_text(
 }
 
 fn expect_json(headers: &HeaderMap, request_id: RequestId) -> Result<(), Problem> {
-    let unsupported =
-        |detail: &str| Problem::new(ErrorCode::UnsupportedMediaType, request_id, detail);
-    let essence = |value: &HeaderValue| {
-        let text = value.to_str().unwrap_or_default();
-        text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
-    };
     match headers.get(CONTENT_TYPE).map(essence).as_deref() {
-        None | Some("application/json") => {}
-        Some(_) => return Err(unsupported("Send the body as application/json.")),
+        None | Some("application/json") => expect_plain(headers, request_id),
+        Some(_) => Err(Problem::new(
+            ErrorCode::UnsupportedMediaType,
+            request_id,
+            "Send the body as application/json.",
+        )),
     }
+}
+
+fn essence(value: &HeaderValue) -> String {
+    let text = value.to_str().unwrap_or_default();
+    text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Refuses an encoding that is still there.
+fn expect_plain(headers: &HeaderMap, request_id: RequestId) -> Result<(), Problem> {
     // The layer before has taken gzip off together with its header.
     match headers.get(CONTENT_ENCODING).map(essence).as_deref() {
         None | Some("identity") => Ok(()),
-        Some(_) => Err(unsupported("Send the body as it is, or with Content-Encoding: gzip.")),
+        Some(_) => Err(Problem::new(
+            ErrorCode::UnsupportedMediaType,
+            request_id,
+            "Send the body as it is, or with Content-Encoding: gzip.",
+        )),
     }
 }
 

@@ -12,9 +12,11 @@ mod fallback;
 mod health;
 mod impatient;
 mod linger;
+mod parse;
 mod prefer;
 mod request_id;
 mod requests;
+mod running;
 mod server;
 mod usage;
 
@@ -49,6 +51,7 @@ pub struct Http {
 pub fn router(http: Http) -> Router {
     Router::new()
         .route("/v1/chat", post(chat::post_chat))
+        .route("/v1/parse", post(parse::post_parse))
         .route("/v1/requests/{key}", get(requests::get_request))
         .route("/v1/requests/{key}/events", get(events::get_events))
         .route("/v1/requests/{key}/cancel", post(requests::cancel_request))

@@ -10,18 +10,18 @@ use uuid::Uuid;
 
 use super::waiting::{Ticket, Verdict};
 use super::{
-    ChatArrival, Door, Feed, Inner, MissingKey, Model, Outcome, Reply, chat, database_problem,
-    disowned, run, streaming,
+    Arrival, Door, Feed, Inner, MissingKey, Model, Outcome, Reply, database_problem, disowned,
+    parse, run, streaming,
 };
 use crate::clock::Moment;
 use crate::domain::arrival::{Decision, decide};
-use crate::domain::chat::ENDPOINT;
 use crate::domain::failure::FailureKind;
 use crate::domain::hash::RequestHash;
 use crate::domain::ids::OperationId;
 use crate::domain::key::{IdempotencyKey, KeySource};
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::record::{Guard, Record, StoredAnswer};
+use crate::domain::request::RunRequest;
 use crate::domain::retry::GiveUpReason;
 use crate::domain::verdict::detail_of;
 use crate::faults::Point;
@@ -45,10 +45,11 @@ enum Round {
 impl Inner {
     pub(super) async fn arrive(
         self: &Arc<Self>,
-        mut arrival: ChatArrival,
+        mut arrival: Arrival,
         gone: CancellationToken,
     ) -> Reply {
         let verdict = arrival.verdict.take();
+        let endpoint = arrival.request.endpoint();
         let hash = arrival.request.meaning(arrival.subject.as_ref());
         let (made_key, source, outcome) = match self.key_of(&arrival, &hash).await {
             Ok(key) => {
@@ -70,12 +71,12 @@ impl Inner {
             }
             outcome => outcome.label(),
         };
-        metrics::counter!("oncekey_requests_total", "endpoint" => ENDPOINT,
+        metrics::counter!("oncekey_requests_total", "endpoint" => endpoint,
             "key_source" => source, "outcome" => label)
         .increment(1);
         tracing::trace!(
             event = "answered",
-            endpoint = ENDPOINT,
+            endpoint,
             key_source = source,
             outcome = outcome.label(),
             status = outcome.status(),
@@ -87,14 +88,14 @@ impl Inner {
     /// The client's key, or what the policy puts in its place.
     async fn key_of(
         &self,
-        arrival: &ChatArrival,
+        arrival: &Arrival,
         hash: &RequestHash,
     ) -> Result<IdempotencyKey, Problem> {
         if let Some(key) = &arrival.key {
             return Ok(key.clone());
         }
         // A request that is refused stores nothing, not even a key made for it.
-        self.model_of(arrival)?;
+        self.acceptable(arrival)?;
         let fresh = self.clock.new_id();
         match self.settings.missing_key {
             MissingKey::Pass => Ok(IdempotencyKey::made(fresh, KeySource::Absent)),
@@ -118,7 +119,7 @@ impl Inner {
 
     async fn answer(
         self: &Arc<Self>,
-        arrival: &ChatArrival,
+        arrival: &Arrival,
         verdict: Option<Box<Record>>,
         key: IdempotencyKey,
         hash: RequestHash,
@@ -172,9 +173,16 @@ impl Inner {
         Outcome::Refused(database_problem(id, &error))
     }
 
-    /// The model that is asked for.
-    fn model_of(&self, arrival: &ChatArrival) -> Result<&Model, Problem> {
-        let wanted = &arrival.request.model;
+    /// The model that is asked for, where everything else that the request names is here as well.
+    fn acceptable(&self, arrival: &Arrival) -> Result<&Model, Problem> {
+        if let RunRequest::Parse(request) = &arrival.request {
+            parse::acceptable(self, request, arrival.request_id)?;
+        }
+        self.model_of(arrival)
+    }
+
+    fn model_of(&self, arrival: &Arrival) -> Result<&Model, Problem> {
+        let wanted = arrival.request.model();
         self.models.get(wanted).ok_or_else(|| {
             let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             let detail = format!("The models here are: {known}; {wanted:?} is none of them.");
@@ -184,8 +192,8 @@ impl Inner {
 
     /// The model that a run would call. The error says why nothing may begin here; what is known
     /// already can still be told.
-    fn may_begin(&self, arrival: &ChatArrival) -> Result<&Model, Problem> {
-        let model = self.model_of(arrival)?;
+    fn may_begin(&self, arrival: &Arrival) -> Result<&Model, Problem> {
+        let model = self.acceptable(arrival)?;
         if self.lifecycle.is_draining() {
             return Err(refusal(arrival, ErrorCode::Draining, None));
         }
@@ -201,7 +209,7 @@ impl Inner {
     /// Claims, or decides on what stands under the key. A verdict that was read stands.
     async fn round(
         self: &Arc<Self>,
-        arrival: &ChatArrival,
+        arrival: &Arrival,
         key: &IdempotencyKey,
         hash: &RequestHash,
         verdict: Option<Box<Record>>,
@@ -222,9 +230,9 @@ impl Inner {
         let new = NewClaim {
             tenant: arrival.tenant.clone(),
             key: key.clone(),
-            endpoint: ENDPOINT,
+            endpoint: arrival.request.endpoint(),
             subject: arrival.subject.clone(),
-            conversation_id: arrival.request.conversation_id.clone(),
+            conversation_id: arrival.request.conversation().cloned(),
             hash: *hash,
             operation_id: OperationId(self.clock.new_id()),
             request_id: arrival.request_id,
@@ -245,7 +253,7 @@ impl Inner {
 
     async fn exists(
         self: &Arc<Self>,
-        arrival: &ChatArrival,
+        arrival: &Arrival,
         model: Result<&Model, Problem>,
         hash: &RequestHash,
         record: Box<Record>,
@@ -261,7 +269,7 @@ impl Inner {
                 return Ok(settled(replay(Arc::new(answer), record.guard)));
             }
             Decision::InProgress { so_far } => {
-                let wait = self.pace().retry_after(so_far);
+                let wait = self.pace(arrival.request.endpoint()).retry_after(so_far);
                 let problem = refusal(arrival, ErrorCode::InProgress, Some(wait));
                 if let Some(door) = &arrival.door {
                     tracing::info!(event = "attached", run = %record.guard.request_id, "reads along");
@@ -298,16 +306,22 @@ impl Inner {
 
     async fn run(
         self: &Arc<Self>,
-        arrival: &ChatArrival,
+        arrival: &Arrival,
         model: &Model,
         hash: &RequestHash,
         claim: &Claim,
         begun: Moment,
     ) -> Outcome {
-        let job =
-            chat::ChatJob { request: arrival.request.clone(), subject: arrival.subject.clone() };
         let stream = self.open_stream(arrival, model, claim);
-        let run = run::Run { inner: self, claim, job: &job, model, stream: &stream, begun };
+        let run = run::Run {
+            inner: self,
+            claim,
+            request: &arrival.request,
+            subject: arrival.subject.as_ref(),
+            model,
+            stream: &stream,
+            begun,
+        };
         let outcome = run.perform().await;
         stream.finish(&streaming::ending(&outcome, claim), self.stream_time());
         let verdict = match &outcome {
@@ -339,18 +353,18 @@ impl Inner {
         Ok(settled(Outcome::Stored { answer, fence, replay_of }))
     }
 
-    fn busy(&self, arrival: &ChatArrival, holder: &Holder) -> Round {
+    fn busy(&self, arrival: &Arrival, holder: &Holder) -> Round {
         let so_far = (holder.now - holder.claimed_at).to_std().unwrap_or_default();
-        let wait = self.pace().retry_after(so_far);
+        let wait = self.pace(arrival.request.endpoint()).retry_after(so_far);
         let problem = refusal(arrival, ErrorCode::ConversationBusy, Some(wait));
         Round::Occupied { by: holder.key, problem }
     }
 
-    fn hidden(&self, arrival: &ChatArrival) -> Outcome {
+    fn hidden(&self, arrival: &Arrival) -> Outcome {
         self.refused(arrival, ErrorCode::NotFound, None)
     }
 
-    fn refused(&self, arrival: &ChatArrival, code: ErrorCode, wait: Option<Duration>) -> Outcome {
+    fn refused(&self, arrival: &Arrival, code: ErrorCode, wait: Option<Duration>) -> Outcome {
         Outcome::Refused(refusal(arrival, code, wait))
     }
 }
@@ -362,7 +376,7 @@ fn replay(answer: Arc<StoredAnswer>, guard: Guard) -> Outcome {
     Outcome::Stored { answer, fence, replay_of: Some(run) }
 }
 
-fn is_streamed(arrival: &ChatArrival) -> bool {
+fn is_streamed(arrival: &Arrival) -> bool {
     arrival.door.as_ref().is_some_and(Door::is_open)
 }
 
@@ -370,7 +384,7 @@ fn settled(outcome: Outcome) -> Round {
     Round::Settled(outcome)
 }
 
-fn refusal(arrival: &ChatArrival, code: ErrorCode, wait: Option<Duration>) -> Problem {
+fn refusal(arrival: &Arrival, code: ErrorCode, wait: Option<Duration>) -> Problem {
     let detail = match code {
         ErrorCode::IdempotencyKeyReuse => {
             "Another request was sent under this Idempotency-Key; mint one key per operation."

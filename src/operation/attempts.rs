@@ -21,19 +21,19 @@ use crate::faults::{Faults, Point};
 use crate::streams::Writer;
 
 /// What the loop needs to know of its run.
-pub struct Attempts<'a, 'm> {
+pub struct Attempts<'a, 'm, T> {
     pub tenant: &'a TenantId,
     /// The model that was asked for, and those to ask after it.
     pub ladder: &'a [&'m Model],
-    /// Says what is wrong with a whole answer.
-    pub accept: &'a (dyn Fn(&Answer) -> Result<(), Cause> + Sync),
+    /// Makes of a whole answer what is wanted of it, or says what is wrong with it.
+    pub accept: &'a (dyn Fn(&Answer) -> Result<T, Cause> + Sync),
     pub clock: &'a Clock,
     pub faults: &'a Faults,
     pub rules: &'a RetryRules,
     pub calls: &'a CallLog,
     pub routes: &'a Routes,
-    /// Where the text goes as it comes.
-    pub stream: &'a Writer,
+    /// Where the text goes as it comes; nowhere where nobody reads pieces of it.
+    pub stream: Option<&'a Writer>,
     /// How long before this run the operation was first claimed.
     pub before_run: Duration,
     /// When this run began.
@@ -41,9 +41,13 @@ pub struct Attempts<'a, 'm> {
 }
 
 /// An answer, and whose it is.
-pub struct Answered<'m> {
+pub struct Answered<'m, T> {
     pub answer: Answer,
+    /// What was made of it.
+    pub accepted: T,
     pub model: &'m Model,
+    /// The call that gave it.
+    pub call_no: i32,
 }
 
 /// A run's calls came to nothing.
@@ -54,12 +58,14 @@ pub struct Failed {
     pub retry_after: Option<Duration>,
     /// Whether a call of this run said so, rather than what others heard before.
     pub heard: bool,
+    /// What a person is told, where that is more than the kind tells.
+    pub detail: Option<String>,
 }
 
 impl Failed {
     /// With nothing more to say than why.
     pub fn of(kind: FailureKind) -> Failed {
-        Failed { kind, retry_after: None, heard: false }
+        Failed { kind, retry_after: None, heard: false, detail: None }
     }
 }
 
@@ -96,12 +102,32 @@ struct Progress {
     output_shown: bool,
 }
 
-impl<'m> Attempts<'_, 'm> {
+impl<'m, T> Attempts<'_, 'm, T> {
     /// Calls until there is an answer or a reason to stop.
-    pub async fn run(&self, prompt: &Prompt) -> Result<Answered<'m>, Failed> {
+    pub async fn run(&self, prompt: &Prompt) -> Result<Answered<'m, T>, Failed> {
+        self.go_on(prompt, Vec::new(), Shape::default()).await
+    }
+
+    /// The same after a call whose answer was taken and found empty: hotter, and told so, once.
+    pub async fn run_hotter(&self, prompt: &Prompt) -> Result<Answered<'m, T>, Failed> {
+        let facts = FailureFacts { status: Some(200), ..FailureFacts::new(Cause::NothingFound) };
+        let diagnosis = diagnose(&facts);
+        let hotter = self.model(0).is_some_and(Model::takes_temperature);
+        let wrong = feedback(diagnosis.kind, &facts);
+        let shape = Shape::default().changed(Change::Feedback { hotter }, wrong);
+        let empty = FailedCall::new(&diagnosis, (0, 0), |_| false, None);
+        self.go_on(prompt, vec![empty], shape).await
+    }
+
+    async fn go_on(
+        &self,
+        prompt: &Prompt,
+        history: Vec<FailedCall>,
+        shape: Shape,
+    ) -> Result<Answered<'m, T>, Failed> {
         let mut at = Progress {
-            history: Vec::new(),
-            shape: Shape::default(),
+            history,
+            shape,
             route: self.model(0).map_or(0, |model| self.routes.of(model.provider.name())),
             waited: Duration::ZERO,
             changed: None,
@@ -112,13 +138,15 @@ impl<'m> Attempts<'_, 'm> {
             let model = self.model(at.shape.tier).ok_or(Failed::of(FailureKind::Internal))?;
             let request = prompt.request(model, &at.shape);
             let failure = match self.call(model, &request, &at).await? {
-                Ok(answer) => {
-                    self.stream.accepted(&answer.text);
-                    return Ok(Answered { answer, model });
+                Ok(answered) => {
+                    if let Some(stream) = self.stream {
+                        stream.accepted(&answered.answer.text);
+                    }
+                    return Ok(answered);
                 }
                 Err(failure) => failure,
             };
-            at.output_shown = self.stream.forget();
+            at.output_shown = self.stream.is_some_and(Writer::forget);
             let retry_after = asked_wait(&failure.facts, &request.messages, self.clock.utc_now());
             let diagnosis = diagnose(&failure.facts);
             let place = (at.shape.tier, at.route);
@@ -223,7 +251,7 @@ impl<'m> Attempts<'_, 'm> {
             let provider = model.provider.name();
             tracing::error!(event = "provider_alert", %kind, provider, "the provider needs its operator");
         }
-        Failed { kind, retry_after, heard: true }
+        Failed { kind, retry_after, heard: true, detail: None }
     }
 
     /// A slot, and how long it was waited for.
@@ -247,16 +275,16 @@ impl<'m> Attempts<'_, 'm> {
         };
         let waited_ms = waited.as_millis();
         end_of_run(kind, ending, &format_args!("no slot: {refused:?}, waited {waited_ms} ms"));
-        Err(Failed { kind, retry_after, heard: false })
+        Err(Failed { kind, retry_after, heard: false, detail: None })
     }
 
     /// One call under one of the provider's slots, logged at both ends.
     async fn call(
         &self,
-        model: &Model,
+        model: &'m Model,
         request: &CallRequest,
         at: &Progress,
-    ) -> Result<Result<Answer, CallFailure>, Failed> {
+    ) -> Result<Result<Answered<'m, T>, CallFailure>, Failed> {
         let provider = &model.provider;
         let (slot, slot_wait) = self.slot(model).await?;
         self.faults.reach(Point::BeforeCall).await;
@@ -282,11 +310,16 @@ impl<'m> Attempts<'_, 'm> {
             "calling"
         );
         let begun = self.clock.now();
-        let told = provider.call(request, at.route, &mut |text| self.stream.push(text)).await;
+        let mut tell = |text: &str| {
+            if let Some(stream) = self.stream {
+                stream.push(text);
+            }
+        };
+        let told = provider.call(request, at.route, &mut tell).await;
         let took_ms = self.clock.now().since(begun).as_millis();
         let outcome = match told {
             Ok(answer) => match (self.accept)(&answer) {
-                Ok(()) => Ok(answer),
+                Ok(accepted) => Ok(Answered { answer, accepted, model, call_no }),
                 Err(cause) => {
                     let facts = FailureFacts { status: Some(200), ..FailureFacts::new(cause) };
                     Err(CallFailure { facts, usage: answer.usage })
@@ -313,19 +346,19 @@ impl<'m> Attempts<'_, 'm> {
         model: &Model,
         call_no: i32,
         took_ms: u128,
-        outcome: &Result<Answer, CallFailure>,
+        outcome: &Result<Answered<'m, T>, CallFailure>,
     ) {
         let at = self.clock.utc_now();
         let kind = match outcome {
-            Ok(answer) => {
-                self.calls.answered(answer.usage, at);
+            Ok(Answered { answer, .. }) => {
+                self.calls.answered(call_no, answer.usage, at);
                 let stop = answer.stop.as_str();
                 tracing::info!(event = "provider_call_ended", call_no, took_ms, stop, "answered");
                 "ok"
             }
             Err(failure) => {
                 let diagnosis = diagnose(&failure.facts);
-                self.calls.failed(diagnosis.kind, failure.facts.status, failure.usage, at);
+                self.calls.failed(call_no, diagnosis.kind, failure.facts.status, failure.usage, at);
                 tracing::info!(
                     event = "provider_call_ended",
                     call_no,
@@ -348,6 +381,7 @@ impl<'m> Attempts<'_, 'm> {
 fn answered_all_the_same(facts: &FailureFacts) -> bool {
     match &facts.cause {
         Cause::RuleBroken(_)
+        | Cause::NothingFound
         | Cause::AnswerTooLong { .. }
         | Cause::Moderated(_)
         | Cause::OutputLimit => true,

@@ -60,9 +60,9 @@ impl CallLog {
         call_no
     }
 
-    /// The call gave the answer.
-    pub fn answered(&self, usage: Usage, at: DateTime<Utc>) {
-        self.end(|row| {
+    /// The call gave an answer that is taken.
+    pub fn answered(&self, call_no: i32, usage: Usage, at: DateTime<Utc>) {
+        self.end(call_no, |row| {
             row.counted = true;
             row.status = Some(200);
             row.usage = usage;
@@ -71,8 +71,15 @@ impl CallLog {
     }
 
     /// The call failed; what it told of its usage is paid for all the same.
-    pub fn failed(&self, kind: FailureKind, status: Option<u16>, usage: Usage, at: DateTime<Utc>) {
-        self.end(|row| {
+    pub fn failed(
+        &self,
+        call_no: i32,
+        kind: FailureKind,
+        status: Option<u16>,
+        usage: Usage,
+        at: DateTime<Utc>,
+    ) {
+        self.end(call_no, |row| {
             row.status = status;
             row.failure_kind = Some(kind.as_str());
             row.usage = usage;
@@ -80,8 +87,20 @@ impl CallLog {
         });
     }
 
-    fn end(&self, fill: impl FnOnce(&mut CallRow)) {
-        if let Some(entry) = self.lock().last_mut() {
+    /// The answer of this call is in no verdict after all: another one stands in its place.
+    pub fn set_aside(&self, call_no: i32) {
+        if let Some(entry) = at(&mut self.lock(), call_no) {
+            entry.row.counted = false;
+        }
+    }
+
+    /// One call as it stands.
+    pub fn row(&self, call_no: i32) -> Option<CallRow> {
+        at(&mut self.lock(), call_no).map(|entry| entry.row.clone())
+    }
+
+    fn end(&self, call_no: i32, fill: impl FnOnce(&mut CallRow)) {
+        if let Some(entry) = at(&mut self.lock(), call_no) {
             fill(&mut entry.row);
             entry.row.cost = entry.row.usage.cost(&entry.prices);
             entry.open = false;
@@ -112,4 +131,10 @@ impl CallLog {
         // The list is whole between any two statements that hold the lock.
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The call with this number, from 1.
+fn at(entries: &mut [Entry], call_no: i32) -> Option<&mut Entry> {
+    let place = usize::try_from(call_no).ok()?.checked_sub(1)?;
+    entries.get_mut(place)
 }

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
+use super::attempts::{Answered, Attempts, Failed, Routes};
 use super::calls::CallLog;
+use super::commit::Effects;
+use super::event::CallCompleted;
 use super::models::Model;
 use super::request::Prompt;
+use super::run::{Run, kind_of};
 use crate::clock::Clock;
 use crate::domain::chat::{self, ChatRequest};
-use crate::domain::failure::Cause;
+use crate::domain::failure::{Cause, FailureKind};
 use crate::domain::ids::{EventId, RequestId, Subject, TurnId};
 use crate::domain::prompt::{Answer, Message, Role, StopReason};
 use crate::domain::rules::AnswerRules;
@@ -18,9 +21,35 @@ use crate::domain::text::storable;
 use crate::domain::usage::Usage;
 use crate::store::{ChatCommit, Claim, Store, StoreError};
 
+/// Asks, and makes of the answer all that the run will write.
+pub(super) async fn perform(
+    run: &Run<'_>,
+    request: &ChatRequest,
+    calls: &CallLog,
+) -> Result<Effects, Failed> {
+    let inner = run.inner;
+    let prompt = prompt(&inner.store, run.claim, request, inner.settings.max_history_turns)
+        .await
+        .map_err(|error| {
+        tracing::error!(event = "run_failed", %error, "the conversation could not be read");
+        Failed::of(kind_of(&error))
+    })?;
+    let (ladder, routes) = (run.ladder(), Routes::default());
+    let rules = &run.model.rules;
+    let accept = |answer: &Answer| accept(rules, answer);
+    let attempts = run.attempts(&ladder, &routes, calls, &inner.settings.retry, &accept);
+    let attempts = Attempts { stream: Some(run.stream), ..attempts };
+    let Answered { answer, model, .. } = attempts.run(&prompt).await?;
+    let built = commit(&inner.clock, run.claim, request, run.subject, model, &answer, calls);
+    built.map(|commit| Effects::Chat(Arc::new(commit))).map_err(|error| {
+        tracing::error!(event = "run_failed", %error, "the answer could not be written as JSON");
+        Failed::of(FailureKind::Internal)
+    })
+}
+
 /// The prompt: every earlier turn of the conversation up to the head that the claim found, at most
 /// the last `max_history_turns`, and the new message.
-pub async fn prompt(
+async fn prompt(
     store: &Store,
     claim: &Claim,
     request: &ChatRequest,
@@ -42,13 +71,16 @@ pub async fn prompt(
     messages.push(Message { role: Role::User, content: request.message.as_str().into() });
     Ok(Prompt {
         messages: messages.into(),
+        system: None,
+        images: Arc::default(),
+        tool: None,
         max_tokens: request.max_tokens,
         temperature: request.temperature,
     })
 }
 
 /// What is wrong with an answer of a model, by that model's rules.
-pub fn accept(rules: &AnswerRules, answer: &Answer) -> Result<(), Cause> {
+fn accept(rules: &AnswerRules, answer: &Answer) -> Result<(), Cause> {
     // The reason why it stopped is read before what it says: half a JSON value is no wrong value.
     if answer.stop == StopReason::MaxTokens && rules.need_the_whole() {
         return Err(Cause::OutputLimit);
@@ -73,24 +105,9 @@ struct AnswerMessage<'a> {
     content: &'a str,
 }
 
-#[derive(Serialize)]
-struct EventPayload<'a> {
-    operation_id: crate::domain::ids::OperationId,
-    request_id: RequestId,
-    idempotency_key: uuid::Uuid,
-    endpoint: &'static str,
-    subject: Option<&'a str>,
-    conversation_id: &'a str,
-    turn_id: TurnId,
-    model: &'a str,
-    usage: Usage,
-    /// A JSON number with all its places.
-    cost_usd: Option<Box<RawValue>>,
-}
-
 /// Everything that a committed chat writes, from the answer and nothing else: repeating the
 /// transaction repeats these bytes.
-pub fn commit(
+fn commit(
     clock: &Clock,
     claim: &Claim,
     request: &ChatRequest,
@@ -112,18 +129,19 @@ pub fn commit(
         stop_reason: answer.stop.as_str(),
         usage: answer.usage,
     })?;
-    let event_payload = serde_json::to_string(&EventPayload {
+    let event_payload = CallCompleted {
         operation_id: claim.operation_id,
         request_id: claim.guard.request_id,
         idempotency_key: claim.at.key,
         endpoint: chat::ENDPOINT,
-        subject: subject.map(Subject::as_str),
-        conversation_id: request.conversation_id.as_str(),
-        turn_id: assistant_turn,
+        subject,
+        conversation_id: Some(&request.conversation_id),
+        turn_id: Some(assistant_turn),
         model: &model.name,
         usage: answer.usage,
-        cost_usd: cost.map(|cost| RawValue::from_string(cost.to_string())).transpose()?,
-    })?;
+        cost,
+    }
+    .to_json()?;
     Ok(ChatCommit {
         at: claim.at.clone(),
         guard: claim.guard,
@@ -144,16 +162,10 @@ pub fn commit(
     })
 }
 
-/// A chat with all that its run needs.
-#[derive(Debug, Clone)]
-pub struct ChatJob {
-    pub request: Arc<ChatRequest>,
-    pub subject: Option<Subject>,
-}
-
 #[derive(Deserialize)]
 struct StoredChat {
-    message: StoredMessage,
+    /// A parse's answer has none.
+    message: Option<StoredMessage>,
 }
 
 #[derive(Deserialize)]
@@ -161,10 +173,10 @@ struct StoredMessage {
     content: String,
 }
 
-/// The text of a stored chat answer.
+/// The text of a stored answer, as a stream tells it; empty where it has none.
 pub fn text_of(body: &[u8]) -> String {
     match serde_json::from_slice::<StoredChat>(body) {
-        Ok(chat) => chat.message.content,
+        Ok(chat) => chat.message.map(|message| message.content).unwrap_or_default(),
         Err(error) => {
             tracing::error!(event = "internal", %error, "a stored answer has no text to stream");
             String::new()

@@ -8,10 +8,51 @@ use tracing::Instrument;
 
 use super::Inner;
 use super::heartbeat::LeftSeat;
-use crate::store::{ChatCommit, CommitOutcome, CommitTrace, Failure, StoreError};
+use crate::domain::record::{Guard, RecordKey};
+use crate::store::{
+    ChatCommit, CommitOutcome, CommitTrace, Failure, ParseCommit, Store, StoreError,
+};
 
 /// Between two tries while the database is away.
 const PAUSE: Duration = Duration::from_millis(250);
+
+/// Everything that a committed operation writes; repeating the transaction repeats these bytes.
+#[derive(Clone)]
+pub(super) enum Effects {
+    Chat(Arc<ChatCommit>),
+    Parse(Arc<ParseCommit>),
+}
+
+impl Effects {
+    fn at(&self) -> &RecordKey {
+        match self {
+            Effects::Chat(commit) => &commit.at,
+            Effects::Parse(commit) => &commit.at,
+        }
+    }
+
+    fn guard(&self) -> Guard {
+        match self {
+            Effects::Chat(commit) => commit.guard,
+            Effects::Parse(commit) => commit.guard,
+        }
+    }
+
+    /// The bytes that every replay returns.
+    pub fn response(&self) -> &[u8] {
+        match self {
+            Effects::Chat(commit) => &commit.response,
+            Effects::Parse(commit) => &commit.response,
+        }
+    }
+
+    async fn write(&self, store: &Store) -> Result<CommitOutcome, StoreError> {
+        match self {
+            Effects::Chat(commit) => store.commit_chat(commit.clone()).await,
+            Effects::Parse(commit) => store.commit_parse(commit.clone()).await,
+        }
+    }
+}
 
 /// How a commit ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +68,7 @@ pub(super) enum Ending {
 
 /// Commits, as long as the run's last beat is trusted. When the answer to a commit is lost, what
 /// became of it is looked up before anything else is tried.
-pub(super) async fn settle(inner: &Inner, left: LeftSeat, commit: &Arc<ChatCommit>) -> Ending {
+pub(super) async fn settle(inner: &Inner, left: LeftSeat, effects: &Effects) -> Ending {
     let mut in_doubt = false;
     loop {
         if inner.clock.now() >= left.trusted_until {
@@ -38,12 +79,12 @@ pub(super) async fn settle(inner: &Inner, left: LeftSeat, commit: &Arc<ChatCommi
             );
             return if in_doubt { Ending::Unknown } else { Ending::Fenced };
         }
-        let writing = inner.store.commit_chat(commit.clone());
+        let writing = effects.write(&inner.store);
         let error = match writing.instrument(tracing::trace_span!("commit")).await {
             Ok(CommitOutcome::Committed) => return Ending::Committed,
             Ok(CommitOutcome::Fenced) if !in_doubt => return Ending::Fenced,
             // An earlier try may have been the one that took the record out of our hands.
-            Ok(CommitOutcome::Fenced) => match trace(inner, left, commit).await {
+            Ok(CommitOutcome::Fenced) => match trace(inner, left, effects).await {
                 Some(CommitTrace::Committed) => return Ending::Committed,
                 Some(CommitTrace::Fenced | CommitTrace::NotYet) => return Ending::Fenced,
                 None => return Ending::Unknown,
@@ -58,7 +99,7 @@ pub(super) async fn settle(inner: &Inner, left: LeftSeat, commit: &Arc<ChatCommi
         tracing::warn!(event = "commit_repeated", %error, "the transaction is written again");
         if error.is_unavailable() {
             in_doubt = true;
-            match trace(inner, left, commit).await {
+            match trace(inner, left, effects).await {
                 Some(CommitTrace::Committed) => return Ending::Committed,
                 Some(CommitTrace::Fenced) => return Ending::Fenced,
                 Some(CommitTrace::NotYet) => {}
@@ -71,9 +112,9 @@ pub(super) async fn settle(inner: &Inner, left: LeftSeat, commit: &Arc<ChatCommi
 }
 
 /// Looks up what became of a commit. `None`: the database stayed away.
-async fn trace(inner: &Inner, left: LeftSeat, commit: &ChatCommit) -> Option<CommitTrace> {
+async fn trace(inner: &Inner, left: LeftSeat, effects: &Effects) -> Option<CommitTrace> {
     loop {
-        match inner.store.trace_commit(commit.at.clone(), commit.guard).await {
+        match inner.store.trace_commit(effects.at().clone(), effects.guard()).await {
             Ok(trace) => return Some(trace),
             Err(error) => tracing::warn!(
                 event = "commit_in_doubt",

@@ -28,8 +28,8 @@ use crate::streams::{Begin, KEPT_FOR, Reader, Replay, Splitter, StreamId, failed
 /// Between two tries to reach the node that has the run, twice as long each time, up to the second.
 /// Its record is watched meanwhile.
 const ASK_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(16)];
-/// The same where it is this node, whose run has just claimed or just ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The same where it is this node, whose run has just claimed or just ended: up to the second as well.
+const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 /// The stream of one run for one reader.
 pub struct Feed {
@@ -46,8 +46,27 @@ pub struct Feed {
     ticket: Option<Ticket>,
     /// How long the node that has the run is left alone, once it gave no stream.
     pause: Option<Duration>,
+    /// The pause before the next look at this node, where the run should be here and is not.
+    near: Duration,
     /// Its stream broke before it gave a whole event; it is left alone once before the next try.
     barren: bool,
+    _open: Open,
+}
+
+/// Counted while a reader has its stream.
+struct Open;
+
+impl Open {
+    fn new() -> Self {
+        metrics::gauge!("oncekey_stream_readers").increment(1.0);
+        Self
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        metrics::gauge!("oncekey_stream_readers").decrement(1.0);
+    }
 }
 
 enum Source {
@@ -86,7 +105,9 @@ impl Feed {
             source: Source::Unknown,
             ticket: None,
             pause: None,
+            near: LOOK_AGAIN[0],
             barren: false,
+            _open: Open::new(),
         }
     }
 
@@ -247,7 +268,9 @@ impl Feed {
         let owner = inner.store.owner_of(record.at.clone(), record.guard).await?;
         let Some(owner) = owner else { return Ok((None, first)) };
         if owner.node == inner.store.node() {
-            return Ok((None, LOOK_AGAIN));
+            let pause = self.near;
+            self.near = (pause * 2).min(LOOK_AGAIN[1]);
+            return Ok((None, pause));
         }
         let behind = match self.begin {
             Begin::Start => None,

@@ -9,11 +9,13 @@ mod calls;
 mod chat;
 mod commit;
 mod disowned;
+mod event;
 mod feed;
 mod heartbeat;
 mod models;
 mod node;
 mod outcome;
+mod parse;
 mod reads;
 mod request;
 mod run;
@@ -33,18 +35,20 @@ pub use heartbeat::BeatingRuns;
 pub use models::{Asked, Model, Models, Refused, Rejections};
 pub use node::{Node, Stall};
 pub use outcome::{Outcome, Reply};
+pub use parse::Parsing;
 pub use reads::{Readiness, Removal};
 pub use slots::Slots;
 pub use streaming::{Door, Streamed};
 use waiting::Waiting;
 
 use crate::clock::{Clock, Moment};
-use crate::domain::chat::ChatRequest;
 use crate::domain::ids::{RequestId, Subject, TenantId};
 use crate::domain::key::IdempotencyKey;
 use crate::domain::pace::Pace;
+use crate::domain::parse::ENDPOINT;
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::record::Record;
+use crate::domain::request::RunRequest;
 use crate::domain::retry::RetryRules;
 use crate::domain::trace_parent::TraceParent;
 use crate::faults::Faults;
@@ -85,6 +89,7 @@ pub struct Parts {
     pub models: Models,
     pub runs: BeatingRuns,
     pub peers: Peers,
+    pub parsing: Parsing,
 }
 
 /// What everything in this room stands on.
@@ -97,7 +102,9 @@ pub(crate) struct Inner {
     models: Models,
     runs: BeatingRuns,
     peers: Peers,
-    pace: Mutex<Pace>,
+    parsing: Parsing,
+    chat_pace: Mutex<Pace>,
+    parse_pace: Mutex<Pace>,
     waiting: Waiting,
     streams: Hub,
     begun: Moment,
@@ -107,30 +114,31 @@ pub(crate) struct Inner {
 #[derive(Clone)]
 pub struct Operations(Arc<Inner>);
 
-/// One request to run a chat.
+/// One request to run something.
 #[derive(Debug, Clone)]
-pub struct ChatArrival {
+pub struct Arrival {
     pub request_id: RequestId,
     pub tenant: TenantId,
     pub subject: Option<Subject>,
     pub key: Option<IdempotencyKey>,
-    pub request: Arc<ChatRequest>,
+    pub request: RunRequest,
     /// How long to wait for a run in progress instead of being told of it; zero: not at all.
     pub wait: Duration,
     /// The verdict under `key`, where it was there when the arrival was authenticated.
     pub verdict: Option<Box<Record>>,
     /// The client's span that this is a part of, where it told one.
     pub trace_parent: Option<TraceParent>,
-    /// Where it is handed a stream; set by [`Operations::chat_stream`].
+    /// Where it is handed a stream; set by [`Operations::run_stream`].
     pub door: Option<Door>,
 }
 
 impl Operations {
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, clock, lifecycle, faults, settings, models, runs, peers } = parts;
+        let Parts { store, clock, lifecycle, faults, settings, models, runs, peers, parsing } =
+            parts;
         let waiting = Waiting::default();
         waiting.start_polling(store.clone(), clock.clone(), lifecycle.clone());
-        Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             begun: clock.now(),
             store,
             clock,
@@ -140,10 +148,14 @@ impl Operations {
             models,
             runs,
             peers,
-            pace: Mutex::default(),
+            parsing,
+            chat_pace: Mutex::default(),
+            parse_pace: Mutex::default(),
             waiting,
             streams: Hub::default(),
-        }))
+        });
+        streaming::forget_in_time(&inner);
+        Self(inner)
     }
 
     /// An id for an arrival.
@@ -151,9 +163,9 @@ impl Operations {
         RequestId(self.0.clock.new_id())
     }
 
-    /// Answers a chat, by running it or from what is there. The work goes on when the caller stops
+    /// Answers an arrival, by running it or from what is there. The work goes on when the caller stops
     /// waiting.
-    pub async fn chat(&self, arrival: ChatArrival) -> Reply {
+    pub async fn run(&self, arrival: Arrival) -> Reply {
         let inner = self.0.clone();
         let request_id = arrival.request_id;
         let traceparent = arrival.trace_parent.as_ref().map(tracing::field::display);
@@ -179,9 +191,11 @@ impl Operations {
 }
 
 impl Inner {
-    fn pace(&self) -> MutexGuard<'_, Pace> {
+    /// The last run times of an endpoint.
+    fn pace(&self, endpoint: &str) -> MutexGuard<'_, Pace> {
+        let pace = if endpoint == ENDPOINT { &self.parse_pace } else { &self.chat_pace };
         // A list of durations is whole after any panic.
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+        pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Model {
     pub max_output_tokens: u32,
     /// Whether it takes a temperature at all, as far as the operator knows.
     pub temperature: bool,
+    /// Whether it takes pictures.
+    pub images: bool,
     pub prices: Prices,
     pub system: Arc<str>,
     /// What an answer of it must keep.

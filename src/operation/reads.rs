@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::Operations;
+use super::parse::input_of;
+use super::{Operations, database_problem};
 use crate::domain::api_key::{ApiKey, ApiRole, Bearer};
+use crate::domain::chat;
 use crate::domain::failure::FailureKind;
-use crate::domain::ids::{ConversationId, OperationId, Subject, TenantId};
+use crate::domain::ids::{ConversationId, OperationId, RequestId, Subject, TenantId};
+use crate::domain::parse::Input;
+use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::record::{Record, State};
 use crate::domain::usage_report::{UsageQuery, UsageRow};
 use crate::store::{DAYS_AHEAD, Deletion, KeptCall, KnownKey, StoreError, TurnPage};
@@ -108,7 +112,7 @@ impl Operations {
             Deletion::Missing => Removal::Missing,
             Deletion::Busy(holder) => {
                 let so_far = (holder.now - holder.claimed_at).to_std().unwrap_or_default();
-                Removal::Busy { retry_after: self.0.pace().retry_after(so_far) }
+                Removal::Busy { retry_after: self.0.pace(chat::ENDPOINT).retry_after(so_far) }
             }
         })
     }
@@ -133,6 +137,28 @@ impl Operations {
         query: UsageQuery,
     ) -> Result<Vec<UsageRow>, StoreError> {
         self.0.store.usage(tenant, subject, query).await
+    }
+
+    /// A stored input of a tenant, or of one end user, to be parsed once more.
+    pub async fn stored_input(
+        &self,
+        id: RequestId,
+        tenant: TenantId,
+        subject: Option<Subject>,
+        capture: Uuid,
+    ) -> Result<Input, Problem> {
+        let found = self.0.store.capture(tenant, capture, subject).await;
+        let found = found.map_err(|error| database_problem(id, &error))?;
+        let Some(capture) = found else {
+            let detail = "There is no stored input with this capture_id.";
+            return Err(Problem::new(ErrorCode::NotFound, id, detail));
+        };
+        let bytes = self.0.parsing.captures.get(&capture.location).await.map_err(|error| {
+            tracing::error!(event = "capture_failed", request_id = %id, capture_id = %capture.id, %error, "a stored input could not be read");
+            let detail = "The stored input cannot be read just now; send the same request again.";
+            Problem::new(ErrorCode::DatabaseUnavailable, id, detail)
+        })?;
+        Ok(input_of(&capture.content_type, bytes))
     }
 
     /// Asks the database and the lifecycle.

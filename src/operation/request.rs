@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::models::Model;
-use crate::domain::prompt::{CallRequest, Message};
+use crate::domain::prompt::{CallRequest, Message, PromptImage, Tool};
 use crate::domain::retry::Shape;
 
 /// What a run asks, whatever model is asked.
@@ -11,6 +11,12 @@ use crate::domain::retry::Shape;
 pub struct Prompt {
     /// At least one; the last is the user's.
     pub messages: Arc<[Message]>,
+    /// Instead of the model's own.
+    pub system: Option<Arc<str>>,
+    /// Sent with the last message.
+    pub images: Arc<[PromptImage]>,
+    /// The tool that must be called; the answer is its input then.
+    pub tool: Option<Arc<Tool>>,
     pub max_tokens: Option<u32>,
     pub temperature: Option<f64>,
 }
@@ -21,10 +27,10 @@ impl Prompt {
         let temperature = shape.temperature(self.temperature);
         CallRequest {
             upstream: model.upstream.clone(),
-            system: model.system.clone(),
+            system: self.system.as_ref().unwrap_or(&model.system).clone(),
             messages: self.messages_in(shape),
-            images: [].into(),
-            tool: None,
+            images: self.images.clone(),
+            tool: self.tool.clone(),
             max_tokens: self
                 .max_tokens
                 .map_or(model.max_output_tokens, |asked| asked.min(model.max_output_tokens)),

@@ -9,27 +9,29 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use super::attempts::{Answered, Attempts, Failed, Routes};
+use super::attempts::{Attempts, Failed, Routes};
 use super::calls::CallLog;
-use super::chat::{self, ChatJob};
+use super::commit::Effects;
 use super::heartbeat::{LeftSeat, Seat, Stop};
 use super::models::Model;
 use super::outcome::Outcome;
-use super::{Inner, commit};
+use super::{Inner, chat, commit, parse};
 use crate::clock::Moment;
-use crate::domain::failure::FailureKind;
+use crate::domain::failure::{Cause, FailureKind};
+use crate::domain::ids::Subject;
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::prompt::Answer;
 use crate::domain::record::{State, StoredAnswer};
-use crate::domain::retry::{ArrivalFacts, give_up};
-use crate::domain::verdict::{code_of, detail_of, is_final, is_the_inputs_own};
+use crate::domain::request::RunRequest;
+use crate::domain::retry::{ArrivalFacts, RetryRules, give_up};
+use crate::domain::verdict::{code_of, detail_of, is_final, is_the_inputs_own, reason_of};
 use crate::faults::Point;
 use crate::store::{Claim, CommitOutcome, Failure, StoreError};
 use crate::streams::Writer;
 
 /// How the work of a run ended, before anything is written.
-enum Work<'a> {
-    Answered(Answered<'a>),
+enum Work {
+    Done(Effects),
     Failed(Failed),
     Stopped(Stop),
     Cut,
@@ -42,7 +44,8 @@ type Settled = (Outcome, &'static str, Option<FailureKind>);
 pub(super) struct Run<'a> {
     pub inner: &'a Inner,
     pub claim: &'a Claim,
-    pub job: &'a ChatJob,
+    pub request: &'a RunRequest,
+    pub subject: Option<&'a Subject>,
     pub model: &'a Model,
     /// Where the text goes as it comes.
     pub stream: &'a Writer,
@@ -76,21 +79,15 @@ impl<'a> Run<'a> {
             }
         };
         metrics::histogram!("oncekey_run_seconds").record(took.as_secs_f64());
-        metrics::counter!("oncekey_runs_total", "endpoint" => crate::domain::chat::ENDPOINT,
+        metrics::counter!("oncekey_runs_total", "endpoint" => self.request.endpoint(),
             "verdict" => verdict, "kind" => kind.map_or("", FailureKind::as_str))
         .increment(1);
         outcome
     }
 
-    async fn settle(
-        &self,
-        left: LeftSeat,
-        work: Work<'a>,
-        calls: &CallLog,
-        took: Duration,
-    ) -> Settled {
+    async fn settle(&self, left: LeftSeat, work: Work, calls: &CallLog, took: Duration) -> Settled {
         match work {
-            Work::Answered(answer) => self.commit(left, &answer, calls, took).await,
+            Work::Done(effects) => self.commit(left, &effects, calls, took).await,
             Work::Failed(failed) => self.fail(left, failed, calls).await,
             Work::Stopped(stop) => self.stopped(stop, calls).await,
             Work::Cut => {
@@ -104,53 +101,53 @@ impl<'a> Run<'a> {
     }
 
     /// Prompt and calls, unless the run must stop before.
-    async fn work(&self, seat: &Seat, calls: &CallLog) -> Work<'a> {
+    async fn work(&self, seat: &Seat, calls: &CallLog) -> Work {
         tokio::select! {
             biased;
             stop = seat.stopped() => Work::Stopped(stop),
             () = self.inner.lifecycle.cut() => Work::Cut,
-            outcome = self.answer(calls) => match outcome {
-                Ok(answer) => Work::Answered(answer),
+            outcome = self.effects(calls) => match outcome {
+                Ok(effects) => Work::Done(effects),
                 Err(failed) => Work::Failed(failed),
             },
         }
     }
 
-    async fn answer(&self, calls: &CallLog) -> Result<Answered<'a>, Failed> {
-        let inner = self.inner;
-        inner.faults.reach(Point::AfterClaim).await;
+    /// The work itself, up to all that it will write.
+    async fn effects(&self, calls: &CallLog) -> Result<Effects, Failed> {
+        self.inner.faults.reach(Point::AfterClaim).await;
         if let Some(failed) = self.refused_before() {
             return Err(failed);
         }
-        let prompt = chat::prompt(
-            &inner.store,
-            self.claim,
-            &self.job.request,
-            inner.settings.max_history_turns,
-        )
-        .await
-        .map_err(|error| {
-            tracing::error!(event = "run_failed", %error, "the conversation could not be read");
-            Failed::of(kind_of(&error))
-        })?;
+        match self.request {
+            RunRequest::Chat(request) => chat::perform(self, request, calls).await,
+            RunRequest::Parse(request) => parse::perform(self, request, calls).await,
+        }
+    }
+
+    /// The loop for one prompt of this run.
+    pub fn attempts<'b, T>(
+        &'b self,
+        ladder: &'b [&'a Model],
+        routes: &'b Routes,
+        calls: &'b CallLog,
+        rules: &'b RetryRules,
+        accept: &'b (dyn Fn(&Answer) -> Result<T, Cause> + Sync),
+    ) -> Attempts<'b, 'a, T> {
         let before_run = (self.claim.claimed_at - self.claim.first_claimed_at).to_std();
-        let rules = &self.model.rules;
-        let (ladder, routes) = (self.ladder(), Routes::default());
-        let accept = |answer: &Answer| chat::accept(rules, answer);
-        let attempts = Attempts {
+        Attempts {
             tenant: &self.claim.at.tenant,
-            ladder: &ladder,
-            accept: &accept,
-            routes: &routes,
-            stream: self.stream,
-            clock: &inner.clock,
-            faults: &inner.faults,
-            rules: &inner.settings.retry,
+            ladder,
+            accept,
+            routes,
+            stream: None,
+            clock: &self.inner.clock,
+            faults: &self.inner.faults,
+            rules,
             calls,
             before_run: before_run.unwrap_or_default(),
             begun: self.begun,
-        };
-        attempts.run(&prompt).await
+        }
     }
 
     /// The end of an input that can only fail, from memory: nothing is spent on it.
@@ -174,7 +171,7 @@ impl<'a> Run<'a> {
     }
 
     /// The model that was asked for, and its tiers. Names that lead nowhere were refused at the start.
-    fn ladder(&self) -> Vec<&'a Model> {
+    pub fn ladder(&self) -> Vec<&'a Model> {
         let tiers = self.model.tiers.iter().filter_map(|tier| self.inner.models.get(tier));
         std::iter::once(self.model).chain(tiers).collect()
     }
@@ -182,37 +179,20 @@ impl<'a> Run<'a> {
     async fn commit(
         &self,
         left: LeftSeat,
-        answered: &Answered<'a>,
+        effects: &Effects,
         calls: &CallLog,
         took: Duration,
     ) -> Settled {
         let inner = self.inner;
-        let subject = self.job.subject.as_ref();
-        let built = chat::commit(
-            &inner.clock,
-            self.claim,
-            &self.job.request,
-            subject,
-            answered.model,
-            &answered.answer,
-            calls,
-        );
-        let effects = match built {
-            Ok(effects) => Arc::new(effects),
-            Err(error) => {
-                tracing::error!(event = "run_failed", %error, "the answer could not be written as JSON");
-                return self.fail(left, Failed::of(FailureKind::Internal), calls).await;
-            }
-        };
         inner.faults.reach(Point::BeforeCommit).await;
-        let ending = commit::settle(inner, left, &effects).await;
+        let ending = commit::settle(inner, left, effects).await;
         let kind = match ending {
             commit::Ending::Committed => {
                 inner.faults.reach(Point::AfterCommit).await;
                 self.model.rejections.none();
                 tracing::info!(event = "committed", took_ms = took.as_millis(), "committed");
-                inner.pace().record(took);
-                let answer = StoredAnswer { status: 200, body: effects.response.clone() };
+                inner.pace(self.request.endpoint()).record(took);
+                let answer = StoredAnswer { status: 200, body: effects.response().to_vec() };
                 let fence = self.claim.guard.fence;
                 let answer = Arc::new(answer);
                 let outcome = Outcome::Stored { answer, fence, replay_of: None };
@@ -221,7 +201,7 @@ impl<'a> Run<'a> {
             commit::Ending::Fenced => return self.stopped(Stop::Lost, calls).await,
             commit::Ending::LeaseLost => FailureKind::LeaseLost,
             commit::Ending::Unknown => {
-                let problem = self.problem(FailureKind::OutcomeUnknown, None);
+                let problem = self.problem(FailureKind::OutcomeUnknown, None, None);
                 return (Outcome::Refused(problem), "unknown", Some(FailureKind::OutcomeUnknown));
             }
             commit::Ending::Broken => FailureKind::Internal,
@@ -234,7 +214,7 @@ impl<'a> Run<'a> {
         let quota_hit = failed.kind == FailureKind::Quota && failed.heard;
         let kind =
             if quota_hit && self.enough_of_quota() { FailureKind::GaveUp } else { failed.kind };
-        let problem = self.problem(kind, failed.retry_after);
+        let problem = self.problem(kind, failed.retry_after, failed.detail.as_deref());
         let answer = is_final(problem.code)
             .then(|| StoredAnswer { status: problem.status(), body: problem.to_json() });
         let verdict = if answer.is_some() { "failed_final" } else { "failed_passing" };
@@ -274,7 +254,7 @@ impl<'a> Run<'a> {
                     "the end of the run could not be written"
                 );
                 let kind = FailureKind::Database;
-                (Outcome::Refused(self.problem(kind, None)), "unknown", Some(kind))
+                (Outcome::Refused(self.problem(kind, None, None)), "unknown", Some(kind))
             }
         }
     }
@@ -318,7 +298,7 @@ impl<'a> Run<'a> {
         let lost = FailureKind::RunLost;
         // Of another operation, under a key whose record was dropped, it would answer another question.
         let Some(record) = record.filter(|it| it.operation_id == self.claim.operation_id) else {
-            return (Outcome::Refused(self.problem(lost, None)), "fenced", Some(lost));
+            return (Outcome::Refused(self.problem(lost, None, None)), "fenced", Some(lost));
         };
         let cancelled = record.failure_kind.as_deref() == Some(FailureKind::Cancelled.as_str());
         match record.state {
@@ -329,9 +309,9 @@ impl<'a> Run<'a> {
             }
             State::FailedPassing if cancelled && record.guard == self.claim.guard => {
                 let kind = FailureKind::Cancelled;
-                (Outcome::Refused(self.problem(kind, None)), "cancelled", Some(kind))
+                (Outcome::Refused(self.problem(kind, None, None)), "cancelled", Some(kind))
             }
-            _ => (Outcome::Refused(self.problem(lost, None)), "fenced", Some(lost)),
+            _ => (Outcome::Refused(self.problem(lost, None, None)), "fenced", Some(lost)),
         }
     }
 
@@ -345,17 +325,23 @@ impl<'a> Run<'a> {
         give_up(&facts, &self.inner.settings.retry).is_some()
     }
 
-    fn problem(&self, kind: FailureKind, retry_after: Option<Duration>) -> Problem {
+    fn problem(
+        &self,
+        kind: FailureKind,
+        retry_after: Option<Duration>,
+        detail: Option<&str>,
+    ) -> Problem {
         let code = code_of(kind);
         let busy = (code == ErrorCode::ConversationBusy)
-            .then(|| self.inner.pace().retry_after(Duration::ZERO));
-        Problem::new(code, self.claim.guard.request_id, detail_of(kind))
+            .then(|| self.inner.pace(self.request.endpoint()).retry_after(Duration::ZERO));
+        Problem::new(code, self.claim.guard.request_id, detail.unwrap_or(detail_of(kind)))
+            .because(reason_of(kind))
             .retry_after(retry_after.or(busy))
     }
 }
 
 /// How a failure of the store's ends a run.
-fn kind_of(error: &StoreError) -> FailureKind {
+pub(super) fn kind_of(error: &StoreError) -> FailureKind {
     match error {
         StoreError::Unavailable(_)
         | StoreError::NotSent(_)

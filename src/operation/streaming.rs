@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::feed::{Feed, lost};
 use super::outcome::{Outcome, Reply};
-use super::{ChatArrival, Inner, Model, Operations};
+use super::{Arrival, Inner, Model, Operations};
 use crate::domain::ids::{RequestId, TenantId};
 use crate::domain::key::IdempotencyKey;
 use crate::domain::record::Record;
@@ -82,13 +82,13 @@ impl Door {
 }
 
 impl Operations {
-    /// Answers a chat with a stream, from `begin`, where there is anything to stream. The work goes
+    /// Answers an arrival with a stream, from `begin`, where there is anything to stream. The work goes
     /// on when the caller stops reading.
-    pub async fn chat_stream(&self, mut arrival: ChatArrival, begin: Begin) -> Streamed {
+    pub async fn run_stream(&self, mut arrival: Arrival, begin: Begin) -> Streamed {
         let (door, mut opened) = Door::new(begin);
         let (tenant, key) = (arrival.tenant.clone(), arrival.key.as_ref().map(|key| key.id));
         arrival.door = Some(door.clone());
-        let (request_id, work) = (arrival.request_id, self.chat(arrival));
+        let (request_id, work) = (arrival.request_id, self.run(arrival));
         let (feed, reply) = tokio::select! {
             biased;
             Ok(feed) = &mut opened => (Some(feed), None),
@@ -145,6 +145,31 @@ impl Operations {
     }
 }
 
+/// Between two looks at the streams that ended: an idle node holds none for much longer than promised.
+const EXPIRE_EVERY: Duration = Duration::from_secs(15);
+
+/// Lets ended streams go in time, also where no other stream begins or is asked for.
+pub(super) fn forget_in_time(inner: &Arc<Inner>) {
+    let lifecycle = inner.lifecycle.clone();
+    let inner = Arc::downgrade(inner);
+    lifecycle.clone().spawn(async move {
+        loop {
+            let Some(here) = inner.upgrade() else { return };
+            let pause = here.clock.sleep(EXPIRE_EVERY);
+            drop(here);
+            tokio::select! {
+                () = pause => {}
+                () = lifecycle.over() => return,
+            }
+            let Some(here) = inner.upgrade() else { return };
+            here.streams.expire(here.stream_time());
+            let (streams, bytes) = here.streams.held();
+            metrics::gauge!("oncekey_streams_held").set(streams as f64);
+            metrics::gauge!("oncekey_streams_kept_bytes").set(bytes as f64);
+        }
+    });
+}
+
 impl Inner {
     /// The time that streams are kept by.
     pub(super) fn stream_time(&self) -> Duration {
@@ -154,7 +179,7 @@ impl Inner {
     /// Opens the stream of a run that has just been claimed, and hands it to the arrival that won.
     pub(super) fn open_stream(
         self: &Arc<Self>,
-        arrival: &ChatArrival,
+        arrival: &Arrival,
         model: &Model,
         claim: &Claim,
     ) -> Writer {

@@ -110,6 +110,7 @@ impl Exchange {
             | Cause::Deadline { .. }
             | Cause::Cut
             | Cause::NothingUsable
+            | Cause::NothingFound
             | Cause::OutputLimit
             | Cause::Moderated(_)
             | Cause::AnswerTooLong { .. }

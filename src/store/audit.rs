@@ -86,6 +86,26 @@ pub const INVARIANTS: &[Invariant] = &[
                     is not true",
     },
     Invariant {
+        name: "one_result",
+        promise: "a committed parse has exactly one result, with its request id",
+        sql: "select r.tenant_id, 'record ' || r.idempotency_key || ' has no parse result of its run'
+                as what
+            from request_records r
+            left join parse_results p on p.tenant_id = r.tenant_id
+                and p.operation_id = r.operation_id and p.request_id = r.request_id
+            where r.state = 'committed' and r.endpoint = 'parse' and r.erased_at is null
+                and p.operation_id is null",
+    },
+    Invariant {
+        name: "result_of_a_receipt",
+        promise: "no parse result stands without the receipt of its operation",
+        sql: "select p.tenant_id, 'parse result of operation ' || p.operation_id || ' has no receipt'
+                as what
+            from parse_results p where not exists (select from usage_receipts u
+                where u.tenant_id = p.tenant_id and u.operation_id = p.operation_id
+                    and u.request_id = p.request_id)",
+    },
+    Invariant {
         name: "receipt_of_a_record",
         promise: "no receipt stands without its committed record",
         sql: "select u.tenant_id, 'receipt of operation ' || u.operation_id
@@ -152,14 +172,17 @@ pub const INVARIANTS: &[Invariant] = &[
                 then 'counted calls of operation ' || c.operation_id || ' without their receipt'
                 else 'receipt of operation ' || u.operation_id end as what
             from usage_receipts u
-            full join (select tenant_id, operation_id, request_id, count(*) as calls,
+            full join (select tenant_id, operation_id, count(*) as calls,
+                    min(request_id::text) as first_run, max(request_id::text) as last_run,
                     sum(input_tokens) as input, sum(output_tokens) as output,
                     sum(cache_read_tokens) as cache_read, sum(cache_write_tokens) as cache_write,
                     sum(reasoning_tokens) as reasoning
-                from provider_calls where counted group by 1, 2, 3) c
+                from provider_calls where counted group by 1, 2) c
                 on c.tenant_id = u.tenant_id and c.operation_id = u.operation_id
-                and c.request_id = u.request_id
             where u.operation_id is null
+                -- A chunk of a parse may be an earlier run's.
+                or (u.endpoint = 'chat' and (c.first_run <> u.request_id::text
+                    or c.last_run <> u.request_id::text))
                 or (u.created_at > coalesce(clock_timestamp() - $6::interval, '-infinity')
                     and (coalesce(c.calls, 0) <> u.provider_calls or (u.usage_source <> 'estimated'
                         and (c.input is distinct from u.input_tokens

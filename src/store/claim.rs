@@ -28,7 +28,8 @@ pub struct NewClaim {
     pub key: IdempotencyKey,
     pub endpoint: &'static str,
     pub subject: Option<Subject>,
-    pub conversation_id: ConversationId,
+    /// The conversation that it runs in, whose lease is taken with the key.
+    pub conversation_id: Option<ConversationId>,
     pub hash: RequestHash,
     pub operation_id: OperationId,
     pub request_id: RequestId,
@@ -86,7 +87,11 @@ impl Store {
 
     /// `None`: somebody changed what this round had read; look again.
     async fn claim_round(&self, new: &Arc<NewClaim>) -> Result<Option<ClaimOutcome>, StoreError> {
-        if let Some(claim) = self.claim_new(new.clone()).await? {
+        let won = match &new.conversation_id {
+            Some(conversation) => self.claim_new(new.clone(), conversation.clone()).await?,
+            None => self.claim_alone(new.clone()).await?,
+        };
+        if let Some(claim) = won {
             return Ok(Some(ClaimOutcome::Won(claim)));
         }
         let (tenant, key) = (new.tenant.clone(), new.key.id);
@@ -110,11 +115,15 @@ impl Store {
     }
 
     /// The winner's one statement. `None`: the key or the conversation is not free at first sight.
-    async fn claim_new(&self, new: Arc<NewClaim>) -> Result<Option<Claim>, StoreError> {
+    async fn claim_new(
+        &self,
+        new: Arc<NewClaim>,
+        conversation: ConversationId,
+    ) -> Result<Option<Claim>, StoreError> {
         let (node, offset) = (self.node(), self.clock_offset);
         self.database
             .run("claim.new", move |connection| {
-                let new = new.clone();
+                let (new, conversation) = (new.clone(), conversation.clone());
                 Box::pin(async move {
                     let row = sqlx::query!(
                         r#"/* claim.new */
@@ -146,7 +155,7 @@ impl Store {
                             and r.until > clock_timestamp()"#,
                         new.tenant.as_str(),
                         new.key.id,
-                        new.conversation_id.as_str(),
+                        conversation.as_str(),
                         new.subject.as_ref().map(Subject::as_str),
                         new.operation_id.0,
                         new.key.source.as_str(),
@@ -169,6 +178,56 @@ impl Store {
             .await
     }
 
+    /// The same for an operation that runs in no conversation. `None`: the key is not free.
+    async fn claim_alone(&self, new: Arc<NewClaim>) -> Result<Option<Claim>, StoreError> {
+        let (node, offset) = (self.node(), self.clock_offset);
+        self.database
+            .run("claim.alone", move |connection| {
+                let new = new.clone();
+                Box::pin(async move {
+                    let row = sqlx::query!(
+                        r#"/* claim.alone */
+                        with setting as (
+                            select set_config('synchronous_commit', 'off', true) as async_commit,
+                                ((clock_timestamp() + $10::interval) at time zone 'UTC')::date as day),
+                        won_key as (
+                            insert into request_keys (tenant_id, idempotency_key, day)
+                            select $1, $2, day from setting where async_commit is not null
+                            on conflict do nothing returning day),
+                        won as (
+                            insert into request_records (tenant_id, idempotency_key, day, operation_id,
+                                key_source, key_text, endpoint, subject, request_hash, owner, request_id)
+                            select $1, $2, won_key.day, $3, $4, $5, $6, $7, $8, $9, $11 from won_key
+                            returning day, claimed_at)
+                        select won.day as "day!", won.claimed_at as "claimed_at!",
+                            r.failure_kind as "refused_kind?", r.model as "refused_by?"
+                        from won left join refused_inputs r on r.tenant_id = $1
+                            and r.endpoint = $6 and r.request_hash = $8 and r.failures >= $12
+                            and r.until > clock_timestamp()"#,
+                        new.tenant.as_str(),
+                        new.key.id,
+                        new.operation_id.0,
+                        new.key.source.as_str(),
+                        new.key.text.as_deref(),
+                        new.endpoint,
+                        new.subject.as_ref().map(Subject::as_str),
+                        &new.hash.0[..],
+                        i64::from(node.0),
+                        offset,
+                        new.request_id.0,
+                        REFUSED_AFTER,
+                    )
+                    .fetch_optional(connection)
+                    .await?;
+                    Ok(row.map(|row| Claim {
+                        refused: row.refused_kind.zip(row.refused_by),
+                        ..new.won(row.day, row.claimed_at, 0)
+                    }))
+                })
+            })
+            .await
+    }
+
     /// `None`: the conversation is free at first sight.
     async fn look_at_conversation(
         &self,
@@ -179,7 +238,8 @@ impl Store {
             .run("claim.look", move |connection| {
                 let new = new.clone();
                 Box::pin(async move {
-                    let taken = new.wanted().look(connection, &rules).await?;
+                    let Some(wanted) = new.wanted() else { return Ok(None) };
+                    let taken = wanted.look(connection, &rules).await?;
                     Ok(taken.map(ClaimOutcome::from))
                 })
             })
@@ -199,13 +259,16 @@ impl Store {
                         transaction.rollback().await?;
                         return Ok(None);
                     };
-                    let head_seq = match new.wanted().take(&mut transaction, &rules).await? {
-                        Lease::Free { head_seq } => head_seq,
-                        Lease::Taken(taken) => {
-                            transaction.rollback().await?;
-                            return Ok(Some(taken.into()));
+                    let mut head_seq = 0;
+                    if let Some(wanted) = new.wanted() {
+                        match wanted.take(&mut transaction, &rules).await? {
+                            Lease::Free { head_seq: head } => head_seq = head,
+                            Lease::Taken(taken) => {
+                                transaction.rollback().await?;
+                                return Ok(Some(taken.into()));
+                            }
                         }
-                    };
+                    }
                     let claimed_at = sqlx::query_scalar!(
                         "/* claim.insert */
                         insert into request_records (tenant_id, idempotency_key, day, operation_id,
@@ -221,7 +284,7 @@ impl Store {
                         new.key.text.as_deref(),
                         new.endpoint,
                         new.subject.as_ref().map(Subject::as_str),
-                        new.conversation_id.as_str(),
+                        new.conversation_id.as_ref().map(ConversationId::as_str),
                         &new.hash.0[..],
                         i64::from(node.0),
                         new.request_id.0,
@@ -293,13 +356,14 @@ impl From<Taken> for ClaimOutcome {
 }
 
 impl NewClaim {
-    fn wanted(&self) -> WantedLease<'_> {
-        WantedLease {
+    /// The lease that it needs; a parse needs none.
+    fn wanted(&self) -> Option<WantedLease<'_>> {
+        self.conversation_id.as_ref().map(|conversation| WantedLease {
             tenant: &self.tenant,
-            conversation: &self.conversation_id,
+            conversation,
             subject: self.subject.as_ref(),
             key: self.key.id,
-        }
+        })
     }
 
     fn won(&self, day: NaiveDate, claimed_at: DateTime<Utc>, head_seq: i64) -> Claim {

@@ -134,6 +134,21 @@ impl Channel {
         }
     }
 
+    /// How far a parse is: an event of its own.
+    pub(super) fn progress(&self, done: usize, chunks: usize) {
+        let mut state = self.state();
+        if state.ended || state.gone {
+            return;
+        }
+        let id = self.next_id(&state);
+        sse::progress(&mut state.block, id, done, chunks);
+        let frame = state.block.split().freeze();
+        state.bytes += frame.len() + EVENT_BYTES;
+        state.frames.push(frame);
+        drop(state);
+        self.changed.send_replace(());
+    }
+
     /// Whether there ever was a reader.
     pub(super) fn was_joined(&self) -> bool {
         self.state().joined

@@ -90,6 +90,11 @@ impl Hub {
         found.filter(|channel| channel.run() == run).cloned()
     }
 
+    /// Lets go of ended streams whose time is over.
+    pub fn expire(&self, now: Duration) {
+        self.streams().expire(now);
+    }
+
     /// How many streams are here, ended ones included, and the bytes that those hold.
     pub fn held(&self) -> (usize, usize) {
         let streams = self.streams();
@@ -133,6 +138,11 @@ impl Writer {
         if !self.held {
             self.channel.push(text);
         }
+    }
+
+    /// How far a parse is, in chunks.
+    pub fn progress(&self, done: usize, chunks: usize) {
+        self.channel.progress(done, chunks);
     }
 
     /// The call under way failed, or its answer was not accepted: its text is forgotten. `true`

@@ -35,6 +35,12 @@ pub(super) fn delta(to: &mut BytesMut, id: StreamId, text: &str) {
     to.put_slice(b"}\n\n");
 }
 
+/// How far a parse is.
+pub(super) fn progress(to: &mut BytesMut, id: StreamId, done: usize, chunks: usize) {
+    let data = json!({ "chunks_done": done, "chunks": chunks }).to_string();
+    event(to, Some(id), "progress", data.as_bytes());
+}
+
 /// Says that what follows is the stream from its start, and of which run. It has no id: whoever
 /// loses the connection here comes back with the old one, and is told again.
 pub(super) fn restarted(run: RequestId) -> Bytes {

@@ -46,6 +46,8 @@ mod old_keys;
 mod old_partitions;
 mod one_outcome;
 mod panics;
+mod parse_answers;
+mod parse_failures;
 mod partition_command;
 mod passing_failures;
 mod plans;

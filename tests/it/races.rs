@@ -73,7 +73,7 @@ impl Contest {
 
         let history = store.history(
             claim.at.tenant.clone(),
-            arrival(key, &format!("c{place}")).conversation_id,
+            arrival(key, &format!("c{place}")).conversation_id.unwrap(),
             claim.head_seq,
             10_000,
         );

@@ -49,6 +49,7 @@ pub fn diagnose(facts: &FailureFacts) -> Diagnosis {
         Cause::Transport(_) | Cause::Cut | Cause::Unreadable { .. } | Cause::NothingUsable => {
             Diagnosis::of(FailureKind::Transient)
         }
+        Cause::NothingFound => Diagnosis::of(FailureKind::Empty),
         Cause::Deadline { .. } => Diagnosis::of(FailureKind::Timeout),
         Cause::OutputLimit => Diagnosis::of(FailureKind::Truncated),
         Cause::Moderated(stage) => Diagnosis::moderated(*stage),

@@ -113,6 +113,8 @@ pub enum Cause {
     },
     /// A success that ended well with no text in it.
     NothingUsable,
+    /// A whole answer that says that there is no content in what was asked about.
+    NothingFound,
     /// The output limit was reached before any text, or where a whole output is needed.
     OutputLimit,
     /// The stop reason is a filter's or a refusal.
@@ -166,6 +168,7 @@ impl FailureFacts {
             Cause::Cut => "stream ended without its end mark".to_owned(),
             Cause::Unreadable { snippet } => format!("unreadable: {snippet:?}"),
             Cause::NothingUsable => "a success with no text".to_owned(),
+            Cause::NothingFound => "a whole answer with no content".to_owned(),
             Cause::OutputLimit => "output limit reached".to_owned(),
             Cause::Moderated(ModerationStage::Input) => "refused before any text".to_owned(),
             Cause::Moderated(ModerationStage::Output) => "refused after some text".to_owned(),

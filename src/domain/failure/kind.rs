@@ -34,6 +34,22 @@ pub enum FailureKind {
     Invalid,
     /// A parse found no content.
     Empty,
+    /// An upload that opens with a password only.
+    PasswordRequired,
+    /// An upload that is no whole file of its kind.
+    Broken,
+    /// An upload with nothing in it.
+    Blank,
+    /// A document without pages.
+    NoPages,
+    /// Pictures of text, for a model that takes no pictures.
+    NoTextLayer,
+    /// An upload that takes more time, memory or pages than reading one may.
+    TooComplex,
+    /// The input could not be stored.
+    Storage,
+    /// The input could not be looked at, for a reason of ours.
+    ReadingFailed,
     /// No slot for a provider call in time.
     NoSlot,
     /// A fault of our own.
@@ -58,7 +74,7 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// Every kind once, in the order of declaration.
-    pub const ALL: [FailureKind; 25] = [
+    pub const ALL: [FailureKind; 33] = [
         FailureKind::RateLimited,
         FailureKind::Overloaded,
         FailureKind::Quota,
@@ -74,6 +90,14 @@ impl FailureKind {
         FailureKind::Malformed,
         FailureKind::Invalid,
         FailureKind::Empty,
+        FailureKind::PasswordRequired,
+        FailureKind::Broken,
+        FailureKind::Blank,
+        FailureKind::NoPages,
+        FailureKind::NoTextLayer,
+        FailureKind::TooComplex,
+        FailureKind::Storage,
+        FailureKind::ReadingFailed,
         FailureKind::NoSlot,
         FailureKind::Internal,
         FailureKind::Abandoned,
@@ -104,6 +128,14 @@ impl FailureKind {
             FailureKind::Malformed => "malformed",
             FailureKind::Invalid => "invalid",
             FailureKind::Empty => "empty",
+            FailureKind::PasswordRequired => "password_required",
+            FailureKind::Broken => "broken",
+            FailureKind::Blank => "blank",
+            FailureKind::NoPages => "no_pages",
+            FailureKind::NoTextLayer => "no_text_layer",
+            FailureKind::TooComplex => "too_complex",
+            FailureKind::Storage => "storage",
+            FailureKind::ReadingFailed => "reading_failed",
             FailureKind::NoSlot => "no_slot",
             FailureKind::Internal => "internal",
             FailureKind::Abandoned => "abandoned",

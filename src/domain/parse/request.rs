@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 use super::profile::SCRIPT;
 use crate::domain::chat::DEFAULT_MODEL;
@@ -55,8 +56,9 @@ pub struct InvalidParse(pub String);
 /// The JSON body as it is sent. Unknown members and members given twice are errors that name them.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ParseBody<'a> {
-    text: String,
+struct Body<'a> {
+    text: Option<String>,
+    capture_id: Option<Uuid>,
     profile: Option<String>,
     allow_gaps: Option<bool>,
     model: Option<String>,
@@ -65,8 +67,31 @@ struct ParseBody<'a> {
     metadata: Option<&'a RawValue>,
 }
 
+/// A JSON body.
+#[derive(Debug)]
+pub enum JsonRequest {
+    /// With its text.
+    Ready(ParseRequest),
+    /// About an input that was stored before.
+    Stored(StoredRequest),
+}
+
+/// A request whose input must be fetched first.
+#[derive(Debug)]
+pub struct StoredRequest {
+    pub capture: Uuid,
+    options: Options,
+}
+
+impl StoredRequest {
+    /// The request, once its input is there.
+    pub fn with(self, input: Input) -> ParseRequest {
+        ParseRequest::with(input, self.options)
+    }
+}
+
 /// What may stand beside a file. `None`: not given.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Options {
     profile: Option<String>,
     allow_gaps: Option<bool>,
@@ -88,11 +113,8 @@ impl ParseRequest {
     /// # Errors
     /// [`InvalidParse`] names what is wrong and where. An empty text is none: what cannot be read is told
     /// by whoever reads it, the same for every form.
-    pub fn read_json(text: &str) -> Result<ParseRequest, InvalidParse> {
-        let body = json::object::<ParseBody<'_>>("The body", text).map_err(InvalidParse)?;
-        if body.text.contains('\0') {
-            return Err(InvalidParse("text holds the character U+0000.".to_owned()));
-        }
+    pub fn read_json(text: &str) -> Result<JsonRequest, InvalidParse> {
+        let body = json::object::<Body<'_>>("The body", text).map_err(InvalidParse)?;
         let metadata = body.metadata.map(|raw| json::metadata(raw.get())).transpose();
         let options = Options {
             profile: body.profile,
@@ -101,7 +123,16 @@ impl ParseRequest {
             stream: body.stream,
             metadata: metadata.map_err(InvalidParse)?.flatten(),
         };
-        Ok(ParseRequest::with(Input::Text(body.text), options))
+        match (body.text, body.capture_id) {
+            (Some(text), None) if text.contains('\0') => {
+                Err(InvalidParse("text holds the character U+0000.".to_owned()))
+            }
+            (Some(text), None) => {
+                Ok(JsonRequest::Ready(ParseRequest::with(Input::Text(text), options)))
+            }
+            (None, Some(capture)) => Ok(JsonRequest::Stored(StoredRequest { capture, options })),
+            _ => Err(InvalidParse("Give one of text and capture_id.".to_owned())),
+        }
     }
 
     /// Reads what stands beside a file: the fields of a form without `file`, or the query of an address.
@@ -186,7 +217,10 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<ParseRequest, String> {
-        ParseRequest::read_json(text).map_err(|error| error.to_string())
+        match ParseRequest::read_json(text).map_err(|error| error.to_string())? {
+            JsonRequest::Ready(request) => Ok(request),
+            JsonRequest::Stored(stored) => Err(format!("{stored:?}")),
+        }
     }
 
     fn meaning(text: &str) -> RequestHash {

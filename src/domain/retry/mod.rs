@@ -22,8 +22,11 @@ pub use step::{FailedCall, NextStep, Situation, backoff, next_step};
 /// The one retry layer's limits (`[retry]` of the configuration).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryRules {
-    /// Provider calls in one run, the first included.
+    /// Provider calls in one run of a chat, or for one chunk of a parse, the first included.
     pub max_attempts: u32,
+    /// Calls that are asked for because an answer was malformed or broke a rule. A chat takes as many
+    /// as there are attempts; a chunk of a parse one.
+    pub max_corrections: u32,
     /// Ceiling on the sum of waits in one run.
     pub total_wait: Duration,
     /// Since the operation's first claim, over all its runs.
@@ -37,6 +40,7 @@ impl Default for RetryRules {
     fn default() -> Self {
         RetryRules {
             max_attempts: 4,
+            max_corrections: u32::MAX,
             total_wait: Duration::from_secs(8),
             give_up_after: Duration::from_secs(3 * 60 * 60),
             max_runs: 6,

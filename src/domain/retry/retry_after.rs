@@ -27,6 +27,7 @@ pub fn asked_wait(facts: &FailureFacts, sent: &[Message], now: DateTime<Utc>) ->
         | Cause::Cut
         | Cause::Unreadable { .. }
         | Cause::NothingUsable
+        | Cause::NothingFound
         | Cause::OutputLimit
         | Cause::Moderated(_)
         | Cause::AnswerTooLong { .. }

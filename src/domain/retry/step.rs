@@ -137,6 +137,13 @@ fn decide(situation: &Situation<'_>, rules: &RetryRules) -> Result<NextStep, End
             Ok(NextStep::Change(Change::LeaveOut(refused)))
         }
         FailureKind::Malformed | FailureKind::Invalid => {
+            let wrong = |call: &&FailedCall| {
+                matches!(call.kind, FailureKind::Malformed | FailureKind::Invalid)
+            };
+            let corrected = earlier.iter().filter(wrong).count();
+            if corrected >= usize::try_from(rules.max_corrections).unwrap_or(usize::MAX) {
+                return Err(EndReason::ChangedInVain { kind });
+            }
             may_call_again(situation, rules)?;
             Ok(feedback(situation))
         }
@@ -159,6 +166,14 @@ fn decide(situation: &Situation<'_>, rules: &RetryRules) -> Result<NextStep, End
         FailureKind::Quota
         | FailureKind::TooLarge
         | FailureKind::Truncated
+        | FailureKind::PasswordRequired
+        | FailureKind::Broken
+        | FailureKind::Blank
+        | FailureKind::NoPages
+        | FailureKind::NoTextLayer
+        | FailureKind::TooComplex
+        | FailureKind::Storage
+        | FailureKind::ReadingFailed
         | FailureKind::NoSlot
         | FailureKind::Internal
         | FailureKind::Abandoned

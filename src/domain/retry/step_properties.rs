@@ -11,6 +11,7 @@ use crate::domain::retry::Shape;
 
 fn rules() -> impl Strategy<Value = RetryRules> {
     (0u32..7, 0u64..20_000, 0u64..40_000).prop_map(|(max_attempts, total, give_up)| RetryRules {
+        max_corrections: u32::MAX,
         max_attempts,
         total_wait: Duration::from_millis(total),
         give_up_after: Duration::from_millis(give_up),

@@ -66,7 +66,7 @@ pub fn arrival(key: Uuid, conversation: &str) -> NewClaim {
         key: IdempotencyKey { id: key, source: KeySource::Client, text: None },
         endpoint: ENDPOINT,
         subject: None,
-        conversation_id: ConversationId::new(conversation),
+        conversation_id: Some(ConversationId::new(conversation)),
         hash: RequestHash([7; 32]),
         operation_id: OperationId(clock.new_id()),
         request_id: RequestId(clock.new_id()),

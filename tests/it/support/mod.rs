@@ -16,6 +16,7 @@ pub mod events;
 pub mod node;
 pub mod old_days;
 pub mod pair;
+pub mod parse;
 pub mod pdf;
 pub mod process;
 pub mod provider;

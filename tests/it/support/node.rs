@@ -76,6 +76,11 @@ pub fn provider_variables(provider: &ScriptedProvider, wire: Wire) -> Vec<(Strin
     .to_vec()
 }
 
+/// Where the nodes of this test process keep uploads.
+pub fn captures_folder() -> String {
+    format!("{}/captures-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id())
+}
+
 /// What a node is built from.
 pub fn setup(
     database: &TestDatabase,
@@ -83,6 +88,9 @@ pub fn setup(
     options: NodeOptions,
 ) -> Setup {
     variables.extend(options.variables);
+    // Uploads of tests lie beside what else they make.
+    let captures = ("ONCEKEY_CAPTURES__LOCATION".to_owned(), captures_folder());
+    variables.insert(0, captures);
     let environment: Environment = variables.into_iter().collect();
     let config = Config::load(None, &environment, &Overrides::default()).unwrap();
     Setup {
@@ -93,6 +101,7 @@ pub fn setup(
         clock_offset: options.clock_offset,
         alone: false,
         render_metrics: Arc::new(String::new),
+        program: env!("CARGO_BIN_EXE_oncekey").into(),
     }
 }
 

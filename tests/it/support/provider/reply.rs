@@ -92,6 +92,21 @@ impl Reply {
         Reply::of(Content::Answer { text, tokens: None, stop: Stop::MaxTokens })
     }
 
+    /// A call of the pinned tool with this input, as text that should be JSON.
+    pub fn tool(input: impl Into<String>) -> Reply {
+        Reply::text(&input.into())
+    }
+
+    /// A call of the pinned tool that ran into the limit on output.
+    pub fn tool_cut_by_max_tokens(input: impl Into<String>) -> Reply {
+        Reply::cut_by_max_tokens(&input.into())
+    }
+
+    /// A file of `tests/fixtures/tool`.
+    pub fn tool_file(name: &str) -> Reply {
+        Reply::tool(String::from_utf8(fixture(&format!("tool/{name}"))).unwrap())
+    }
+
     /// A whole answer in JSON, though a stream was asked for.
     pub fn whole(text: &str, tokens: Tokens) -> Reply {
         Reply::of(Content::Whole { text: text.to_owned(), tokens })
