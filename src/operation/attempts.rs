@@ -1,13 +1,12 @@
 //! The one loop that calls a provider again. It performs what `domain::retry` decides; nothing else
 //! in the product repeats a provider call or waits between two.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::calls::{CallLog, NewCall};
 use super::models::Model;
 use super::request::Prompt;
+use super::routes::Routes;
 use super::slots::{NoSlot, Slot};
 use crate::clock::{Clock, Moment};
 use crate::domain::failure::{CallFailure, Cause, Diagnosis, FailureFacts, FailureKind, diagnose};
@@ -66,25 +65,6 @@ impl Failed {
     /// With nothing more to say than why.
     pub fn of(kind: FailureKind) -> Failed {
         Failed { kind, retry_after: None, heard: false, detail: None }
-    }
-}
-
-/// The route that worked last, by provider, for all calls of an operation.
-#[derive(Debug, Default)]
-pub struct Routes(Mutex<HashMap<String, usize>>);
-
-impl Routes {
-    fn of(&self, provider: &str) -> usize {
-        self.lock().get(provider).copied().unwrap_or(0)
-    }
-
-    fn prefer(&self, provider: &str, route: usize) {
-        self.lock().insert(provider.to_owned(), route);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, usize>> {
-        // One insertion is all that ever happens under the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::attempts::{Answered, Attempts, Failed, Routes};
+use super::attempts::{Answered, Attempts, Failed};
 use super::calls::CallLog;
 use super::commit::Effects;
 use super::event::CallCompleted;
 use super::models::Model;
 use super::request::Prompt;
-use super::run::{Run, kind_of};
+use super::routes::Routes;
+use super::scope::{Run, kind_of};
 use crate::clock::Clock;
 use crate::domain::chat::{self, ChatRequest};
 use crate::domain::failure::{Cause, FailureKind};

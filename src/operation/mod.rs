@@ -3,6 +3,7 @@
 //! An arrival's work runs in a task of its own, so a client that goes away ends nothing. It claims,
 //! lets `domain::arrival` decide on what it found, and runs if it won.
 
+mod admission;
 mod arrival;
 mod attempts;
 mod calls;
@@ -18,7 +19,9 @@ mod outcome;
 mod parse;
 mod reads;
 mod request;
+mod routes;
 mod run;
+mod scope;
 mod slots;
 mod streaming;
 mod turns;

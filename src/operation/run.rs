@@ -9,25 +9,21 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use super::attempts::{Attempts, Failed, Routes};
+use super::attempts::Failed;
 use super::calls::CallLog;
 use super::commit::Effects;
 use super::heartbeat::{LeftSeat, Seat, Stop};
-use super::models::Model;
 use super::outcome::Outcome;
-use super::{Inner, chat, commit, parse};
-use crate::clock::Moment;
-use crate::domain::failure::{Cause, FailureKind};
-use crate::domain::ids::Subject;
+use super::scope::Run;
+use super::{chat, commit, parse};
+use crate::domain::failure::FailureKind;
 use crate::domain::problem::{ErrorCode, Problem};
-use crate::domain::prompt::Answer;
 use crate::domain::record::{State, StoredAnswer};
 use crate::domain::request::RunRequest;
-use crate::domain::retry::{ArrivalFacts, RetryRules, give_up};
+use crate::domain::retry::{ArrivalFacts, give_up};
 use crate::domain::verdict::{code_of, detail_of, is_final, is_the_inputs_own, reason_of};
 use crate::faults::Point;
-use crate::store::{Claim, CommitOutcome, Failure, StoreError};
-use crate::streams::Writer;
+use crate::store::{CommitOutcome, Failure};
 
 /// How the work of a run ended, before anything is written.
 enum Work {
@@ -39,19 +35,6 @@ enum Work {
 
 /// The outcome, and the labels `verdict` and `kind` of `oncekey_runs_total`.
 type Settled = (Outcome, &'static str, Option<FailureKind>);
-
-/// A run and what it stands on.
-pub(super) struct Run<'a> {
-    pub inner: &'a Inner,
-    pub claim: &'a Claim,
-    pub request: &'a RunRequest,
-    pub subject: Option<&'a Subject>,
-    pub model: &'a Model,
-    /// Where the text goes as it comes.
-    pub stream: &'a Writer,
-    /// The moment before the claim was sent.
-    pub begun: Moment,
-}
 
 impl<'a> Run<'a> {
     /// Works until there is a verdict, and writes it.
@@ -125,31 +108,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The loop for one prompt of this run.
-    pub fn attempts<'b, T>(
-        &'b self,
-        ladder: &'b [&'a Model],
-        routes: &'b Routes,
-        calls: &'b CallLog,
-        rules: &'b RetryRules,
-        accept: &'b (dyn Fn(&Answer) -> Result<T, Cause> + Sync),
-    ) -> Attempts<'b, 'a, T> {
-        let before_run = (self.claim.claimed_at - self.claim.first_claimed_at).to_std();
-        Attempts {
-            tenant: &self.claim.at.tenant,
-            ladder,
-            accept,
-            routes,
-            stream: None,
-            clock: &self.inner.clock,
-            faults: &self.inner.faults,
-            rules,
-            calls,
-            before_run: before_run.unwrap_or_default(),
-            begun: self.begun,
-        }
-    }
-
     /// The end of an input that can only fail, from memory: nothing is spent on it.
     fn refused_before(&self) -> Option<Failed> {
         let (kind, model) = self.claim.refused.as_ref()?;
@@ -168,12 +126,6 @@ impl<'a> Run<'a> {
     /// What an input was refused by: the model and, since it was sent with it, the conversation so far.
     fn asked(&self) -> String {
         format!("{} after {} turns", self.model.identity, self.claim.head_seq)
-    }
-
-    /// The model that was asked for, and its tiers. Names that lead nowhere were refused at the start.
-    pub fn ladder(&self) -> Vec<&'a Model> {
-        let tiers = self.model.tiers.iter().filter_map(|tier| self.inner.models.get(tier));
-        std::iter::once(self.model).chain(tiers).collect()
     }
 
     async fn commit(
@@ -337,17 +289,5 @@ impl<'a> Run<'a> {
         Problem::new(code, self.claim.guard.request_id, detail.unwrap_or(detail_of(kind)))
             .because(reason_of(kind))
             .retry_after(retry_after.or(busy))
-    }
-}
-
-/// How a failure of the store's ends a run.
-pub(super) fn kind_of(error: &StoreError) -> FailureKind {
-    match error {
-        StoreError::Unavailable(_)
-        | StoreError::NotSent(_)
-        | StoreError::Conflict(_)
-        | StoreError::PartitionMissing => FailureKind::Database,
-        StoreError::LeaseLost => FailureKind::LeaseLost,
-        StoreError::Corrupt { .. } | StoreError::Bug(_) => FailureKind::Internal,
     }
 }

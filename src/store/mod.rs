@@ -15,6 +15,7 @@ mod derived;
 mod erase;
 mod error;
 mod fail;
+mod first_claim;
 mod lease;
 mod lost_connection;
 mod nodes;

@@ -17,7 +17,7 @@ use crate::operation::attempts::Failed;
 use crate::operation::calls::CallLog;
 use crate::operation::commit::Effects;
 use crate::operation::event::CallCompleted;
-use crate::operation::run::Run;
+use crate::operation::scope::Run;
 use crate::store::ParseCommit;
 
 #[derive(Serialize)]

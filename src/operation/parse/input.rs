@@ -7,7 +7,7 @@ use crate::documents::{Document, Kind, PageImage, Unreadable, UnreadableReason, 
 use crate::domain::failure::FailureKind;
 use crate::domain::parse::{Chunk, Input, ParseRequest, chunk};
 use crate::operation::attempts::Failed;
-use crate::operation::run::{Run, kind_of as kind_of_error};
+use crate::operation::scope::{Run, kind_of as kind_of_error};
 use crate::store::Capture;
 
 /// What text that was pasted is stored as; a file of text bears no character set.

@@ -17,7 +17,7 @@ use super::Inner;
 use super::attempts::Failed;
 use super::calls::CallLog;
 use super::commit::Effects;
-use super::run::{Run, kind_of};
+use super::scope::{Run, kind_of};
 use crate::captures::Captures;
 use crate::documents::{Documents, Kind, kind_of as kind_of_bytes};
 use crate::domain::failure::FailureKind;

@@ -17,10 +17,11 @@ use crate::domain::parse::{Profile, merge};
 use crate::domain::prompt::Answer;
 use crate::domain::retry::RetryRules;
 use crate::domain::verdict::{code_of, is_final};
-use crate::operation::attempts::{Answered, Failed, Routes};
+use crate::operation::attempts::{Answered, Failed};
 use crate::operation::calls::CallLog;
 use crate::operation::models::Model;
-use crate::operation::run::Run;
+use crate::operation::routes::Routes;
+use crate::operation::scope::Run;
 use crate::store::{CommitOutcome, DoneChunk, KeptChunk, PaidCall};
 
 /// Calls that are asked for because the answer about a piece was malformed.
