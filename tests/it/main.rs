@@ -48,6 +48,8 @@ mod one_outcome;
 mod panics;
 mod parse_answers;
 mod parse_failures;
+mod parse_golden;
+mod parse_runs;
 mod partition_command;
 mod passing_failures;
 mod plans;

@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
 use super::database::TestDatabase;
-use super::node::provider_variables;
+use super::node::{captures_folder, provider_variables};
 use super::provider::{ScriptedProvider, Wire, patiently};
 
 /// A running `oncekey serve`; killed when dropped.
@@ -176,6 +176,7 @@ fn variables_on(
 ) -> Vec<(String, String)> {
     let mut variables = provider_variables(provider, Wire::Anthropic);
     variables.push(("DATABASE_URL".to_owned(), database.url.clone()));
+    variables.push(("ONCEKEY_CAPTURES__LOCATION".to_owned(), captures_folder()));
     variables.extend(also.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())));
     variables
 }
