@@ -85,9 +85,9 @@ impl Peers {
         Ok(Self { client, clock, secret })
     }
 
-    /// Whether this is the proof for the stream.
+    /// Whether this is a proof for the stream, made within the last minutes.
     pub fn accepts(&self, proof: &str, tenant: &TenantId, key: Uuid, run: RequestId) -> bool {
-        self.secret.accepts(proof, tenant, key, run)
+        self.secret.accepts(proof, tenant, key, run, self.clock.utc_now())
     }
 
     /// Opens the stream at the node with this address.
@@ -130,7 +130,7 @@ impl Peers {
             url.query_pairs_mut().append_pair("decided", "true");
         }
         let mut headers = HeaderMap::new();
-        let proof = self.secret.proof(&run.tenant, run.key, run.run);
+        let proof = self.secret.proof(&run.tenant, run.key, run.run, self.clock.utc_now());
         let mut add = |name: &'static str, value: &str| {
             // Digits and letters of our own: every one can stand in a header.
             if let Ok(value) = HeaderValue::from_str(value) {

@@ -3,9 +3,13 @@
 
 use std::sync::Arc;
 
+use chrono::{TimeDelta, Utc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use uuid::Uuid;
+
+use oncekey::domain::ids::{RequestId, TenantId};
+use oncekey::domain::peer::ClusterSecret;
 
 use crate::support::events::{Event, names_of, text_of};
 use crate::support::node::{NodeOptions, TestNode, assert_clean, new_key};
@@ -186,7 +190,7 @@ async fn readers_of_a_node_that_dies_are_told_and_their_repeat_runs() {
 }
 
 /// One request on a connection of its own, by hand.
-async fn asked(address: std::net::SocketAddr, head: &str) -> String {
+async fn asked(address: std::net::SocketAddr, head: String) -> String {
     let mut connection = TcpStream::connect(address).await.unwrap();
     let request = format!("{head}host: x\r\nconnection: close\r\n\r\n");
     connection.write_all(request.as_bytes()).await.unwrap();
@@ -233,14 +237,45 @@ async fn a_stream_is_given_to_nodes_alone_and_nothing_of_the_client_to_them() {
         (path.clone(), "x-oncekey-proof: ".to_owned()),
         ("/internal/streams".to_owned(), proof.clone()),
     ] {
-        let said = asked(a, &get(&path, &proof)).await;
+        let said = asked(a, get(&path, &proof)).await;
         assert!(said.starts_with("HTTP/1.1 404 ") && said.contains("not_found"), "{said}");
     }
-    let right = tokio::spawn(async move { asked(a, &get(&path, &proof)).await });
+    let right = tokio::spawn(async move { asked(a, get(&path, &proof)).await });
     scene.open(0..6);
     let said = right.await.unwrap();
     assert!(said.starts_with("HTTP/1.1 200 ") && said.contains("completed"), "{said}");
     assert_eq!(text_of(&reader.rest().await), TEXT);
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proof_is_refused_once_it_is_old_from_too_far_ahead_or_for_another_run() {
+    let scene = Scene::start().await;
+    let mut first = scene.at_a.stream(scene.key, "c1", "hello").await;
+    let run = RequestId(first.event().await.data["request_id"].as_str().unwrap().parse().unwrap());
+    let secret = scene.database.text("select encode(secret, 'hex') from cluster_secret").await;
+    let byte = |at: usize| u8::from_str_radix(&secret[2 * at..2 * at + 2], 16).unwrap();
+    let secret = ClusterSecret::new(std::array::from_fn(byte));
+    let (tenant, key, now) = (TenantId::new("t1"), scene.key, Utc::now());
+    let proof = |run, minutes| secret.proof(&tenant, key, run, now + TimeDelta::minutes(minutes));
+    let ask = |proof: String| {
+        let query = format!("tenant=t1&key={key}&run={run}");
+        let head =
+            format!("GET /internal/streams?{query} HTTP/1.1\r\nx-oncekey-proof: {proof}\r\n");
+        asked(scene.a.address(), head)
+    };
+    let other = RequestId(Uuid::new_v4());
+    let without_time = proof(run, 0).split_once('.').unwrap().1.to_owned();
+    for wrong in [proof(run, -6), proof(run, 6), proof(other, 0), without_time] {
+        let said = ask(wrong).await;
+        assert!(said.starts_with("HTTP/1.1 404 ") && said.contains("not_found"), "{said}");
+    }
+    scene.open(0..6);
+    first.rest().await;
+    for right in [proof(run, -4), proof(run, 4)] {
+        let said = ask(right).await;
+        assert!(said.starts_with("HTTP/1.1 200 ") && said.contains("completed"), "{said}");
+    }
     scene.end().await;
 }
 
