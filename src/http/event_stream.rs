@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use futures_util::Stream;
 use tokio_util::sync::ReusableBoxFuture;
@@ -50,8 +50,15 @@ pub fn are_preferred(headers: &HeaderMap) -> bool {
     best.0 > 0.0 && best.0 >= best.1
 }
 
-/// A 200 that tells what the feed gives.
+/// A 200 that tells what the feed gives. Where nothing can follow it is a 204: a reader that connects
+/// again by itself, as a browser's does, takes any 200 for a stream that broke, and comes back for ever.
 pub fn of_feed(clock: &Clock, feed: Feed) -> Response {
+    if feed.is_over() {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
+        return response;
+    }
     let events = Events {
         next: ReusableBoxFuture::new(next(feed)),
         comment: clock.sleep(COMMENT_EVERY),

@@ -186,6 +186,28 @@ impl Feed {
         }
     }
 
+    /// Finds where the stream of a run that is over comes from, for a reader that has some of it.
+    pub(super) async fn settle(&mut self) {
+        if self.begin == Begin::Start || !matches!(self.source, Source::Unknown) {
+            return;
+        }
+        if self.decided {
+            self.source = self.find().await;
+        } else if let Some(reader) = self.reader() {
+            self.source = Source::Here(reader);
+        }
+    }
+
+    /// Whether nothing can follow: the reader came back behind the last event of a stream that ended.
+    pub fn is_over(&self) -> bool {
+        match &self.source {
+            Source::Here(reader) => reader.is_over(),
+            Source::Record(replay) => replay.is_over(),
+            Source::Over => true,
+            Source::Unknown | Source::Peer(..) | Source::Last(_) => false,
+        }
+    }
+
     fn reader(&self) -> Option<Reader> {
         let inner = &self.inner;
         let found = inner.streams.find(&self.tenant, self.key, self.run, inner.stream_time());
@@ -289,7 +311,8 @@ impl Feed {
             behind,
         };
         match inner.peers.open(&owner.advertised, &run).await {
-            Ok(stream) => Ok((Some(Source::Peer(stream, Splitter::default())), first)),
+            Ok(Some(stream)) => Ok((Some(Source::Peer(stream, Splitter::default())), first)),
+            Ok(None) => Ok((Some(Source::Over), first)),
             Err(error) => {
                 if self.pause.is_none() {
                     tracing::warn!(

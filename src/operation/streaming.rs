@@ -97,7 +97,8 @@ impl Operations {
         };
         let reply = match (feed, reply) {
             (None, Some(reply)) => reply,
-            (Some(feed), _) => {
+            (Some(mut feed), _) => {
+                feed.settle().await;
                 let made_key = door.0.made_key.get().cloned();
                 return Streamed::Events { made_key, replay_of: None, feed: Box::new(feed) };
             }
@@ -110,16 +111,19 @@ impl Operations {
             Outcome::Stored { answer, fence, replay_of } => {
                 let key = key.or(made_key.as_ref().map(|key| key.id)).unwrap_or_default();
                 let run = replay_of.unwrap_or(request_id);
-                let feed =
+                let mut feed =
                     Feed::of_answer(self.0.clone(), (tenant, key), (fence, run), answer, begin);
+                feed.settle().await;
                 Streamed::Events { made_key, replay_of, feed: Box::new(feed) }
             }
         }
     }
 
     /// The stream of the run that a record tells of, at whatever node, or of what it left.
-    pub fn events(&self, record: &Record, begin: Begin) -> Feed {
-        Feed::of_record(self.0.clone(), record, begin)
+    pub async fn events(&self, record: &Record, begin: Begin) -> Feed {
+        let mut feed = Feed::of_record(self.0.clone(), record, begin);
+        feed.settle().await;
+        feed
     }
 
     /// The stream of a run at this node, for another node with this proof. `None`: it is not here,

@@ -90,8 +90,13 @@ impl Peers {
         self.secret.accepts(proof, tenant, key, run, self.clock.utc_now())
     }
 
-    /// Opens the stream at the node with this address.
-    pub async fn open(&self, address: &str, run: &PeerRun) -> Result<PeerStream, PeerError> {
+    /// Opens the stream at the node with this address. `None`: it ended with the event that the reader
+    /// has.
+    pub async fn open(
+        &self,
+        address: &str,
+        run: &PeerRun,
+    ) -> Result<Option<PeerStream>, PeerError> {
         let request = self.request(address, run)?;
         #[expect(clippy::disallowed_methods, reason = "the one call that goes out to other nodes")]
         let answered = self.clock.timeout(HEAD_LIMIT, self.client.execute(request)).await;
@@ -104,8 +109,10 @@ impl Peers {
             // Another program may have the address of a node that is gone.
             200 if !is_stream(response.headers()) => Err(PeerError::NoStream),
             200 => {
-                Ok(PeerStream { bytes: response.bytes_stream().boxed(), clock: self.clock.clone() })
+                let bytes = response.bytes_stream().boxed();
+                Ok(Some(PeerStream { bytes, clock: self.clock.clone() }))
             }
+            204 if run.behind.is_some() => Ok(None),
             status => Err(PeerError::Refused(status)),
         }
     }

@@ -299,6 +299,12 @@ impl Reader {
         self.channel.run
     }
 
+    /// Whether the stream has ended and its reader has had all of it.
+    pub fn is_over(&self) -> bool {
+        let state = self.channel.state();
+        self.restarted.is_none() && state.ended && self.place == state.frames.len() && !state.gone
+    }
+
     fn look(&mut self) -> Look {
         let mut state = self.channel.state();
         if state.gone {

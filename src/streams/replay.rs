@@ -81,6 +81,11 @@ impl Replay {
         }
     }
 
+    /// Whether its reader has had all of it.
+    pub fn is_over(&self) -> bool {
+        !self.restarted && self.steps.is_empty()
+    }
+
     fn events(&self) -> u64 {
         if self.answer.status != 200 {
             return 1;

@@ -103,7 +103,9 @@ async fn readers_that_join_late_have_the_whole_text() {
     // Afterwards too, from the start and from any place.
     let again = client.stream(key, "c1", "hello").await.rest().await;
     assert_eq!(again, of_a);
-    for (at, event) in of_a.iter().enumerate() {
+    let (last, others) = of_a.split_last().unwrap();
+    client.assert_over(key, last.id.as_deref()).await;
+    for (at, event) in others.iter().enumerate() {
         let rest = client.events(key, event.id.as_deref()).await.rest().await;
         assert_eq!(rest, of_a[at + 1..], "behind {:?}", event.id);
     }
@@ -193,7 +195,11 @@ async fn what_is_long_over_is_told_from_its_record() {
     assert_eq!((restarted.name.as_str(), &restarted.id), ("restarted", &None));
     let behind = client.events(key, Some("1-r2")).await.rest().await;
     assert_eq!(names_of(&behind), ["completed"]);
-    assert_eq!(client.events(key, Some("1-r3")).await.rest().await, []);
+    client.assert_over(key, Some("1-r3")).await;
+    // The same behind a repeat, which is answered from the record as well.
+    let repeat = client.stream_request(key, "c1", "hello").header("last-event-id", "1-r3");
+    let repeat = client.send(repeat).await.unwrap();
+    assert_eq!((repeat.status, repeat.replayed()), (204, true));
     assert_eq!(provider.count(), 1);
     assert!(node.shut_down().await);
 }
@@ -226,8 +232,10 @@ async fn a_final_failure_is_told_as_it_is_stored() {
     let Scene { database, provider, node, client, .. } = scene;
     assert!(node.shut_down().await);
     let node = TestNode::start(&database, &provider, NodeOptions::default()).await;
-    let told = client.at(node.address()).events(key, None).await.rest().await;
+    let client = client.at(node.address());
+    let told = client.events(key, None).await.rest().await;
     assert_eq!(names_of(&told), ["failed"]);
+    client.assert_over(key, told[0].id.as_deref()).await;
     assert_eq!((told[0].id.as_deref(), &told[0].data), (Some("1-r1"), &plain.json()));
     assert!(node.shut_down().await);
 }

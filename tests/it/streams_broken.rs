@@ -212,6 +212,7 @@ async fn a_verdict_is_told_over_the_stream_of_a_run_that_left_none() {
     let last_id = passing[1].id.clone().unwrap();
     // Until then there is nothing else to tell.
     assert_eq!(scene.client.events(scene.key, None).await.rest().await, passing);
+    scene.client.assert_over(scene.key, Some(&last_id)).await;
 
     let gave_up = scene.stream().await.rest().await;
     assert_eq!(names_of(&gave_up), ["failed"]);

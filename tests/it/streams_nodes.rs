@@ -106,6 +106,10 @@ async fn a_reader_at_another_node_hears_the_same_events() {
     // And where it is over, a place in it is still found at the node that had it.
     let again = scene.at_b.events(scene.key, Some(&second)).await.rest().await;
     assert_eq!(again, of_behind);
+    // Behind the last one nothing can follow, at whatever node.
+    for client in [&scene.at_a, &scene.at_b] {
+        client.assert_over(scene.key, of_a.last().unwrap().id.as_deref()).await;
+    }
     scene.end().await;
 }
 

@@ -187,4 +187,11 @@ impl Client {
     pub async fn events(&self, key: Uuid, last_id: Option<&str>) -> Events {
         Events::open(self.events_request(key, last_id)).await
     }
+
+    /// Comes back behind this id, and must be told that nothing can follow.
+    pub async fn assert_over(&self, key: Uuid, last_id: Option<&str>) {
+        let answer = self.send(self.events_request(key, last_id)).await.unwrap();
+        assert_eq!((answer.status, answer.bytes.len()), (204, 0), "{last_id:?}");
+        assert_eq!(answer.header("content-type"), None);
+    }
 }
