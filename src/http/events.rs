@@ -39,7 +39,7 @@ pub async fn get_events(
         let detail = "The answer of this operation was erased with its conversation.";
         return Err(Problem::new(ErrorCode::Erased, id, detail).into());
     }
-    Ok(of_feed(&http.clock, http.operations.events(&record, begin(&headers)).await))
+    Ok(of_feed(&http.clock, http.operations.events(record, begin(&headers)).await))
 }
 
 /// What another node asks for.

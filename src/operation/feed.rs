@@ -140,7 +140,7 @@ impl Feed {
         if !is_of_run(begin, fence) {
             feed.source = match feed.reader() {
                 Some(reader) => Source::Here(reader),
-                None => Source::Record(Box::new(replay(fence, run, answer, begin))),
+                None => feed.replay(fence, &answer),
             };
         }
         feed
@@ -253,7 +253,7 @@ impl Feed {
         }
         let fence = record.guard.fence;
         match &record.state {
-            State::Committed(Some(answer)) | State::FailedFinal(Some(answer)) => {
+            State::Committed(Some(_)) | State::FailedFinal(Some(_)) => {
                 self.decided = true;
                 // The places that the reader knows are its owner's, for as long as that keeps them.
                 if is_of_run(self.begin, fence)
@@ -262,9 +262,12 @@ impl Feed {
                 {
                     return Ok(Look::Found(source));
                 }
-                let answer = Arc::new(answer.clone());
-                let replay = replay(fence, self.run, answer, self.begin);
-                Ok(Look::Found(Source::Record(Box::new(replay))))
+                Ok(Look::Found(match record.state {
+                    State::Committed(Some(answer)) | State::FailedFinal(Some(answer)) => {
+                        self.replay(fence, &Arc::new(answer))
+                    }
+                    _ => last(&lost(self.run)),
+                }))
             }
             State::Committed(None) | State::FailedFinal(None) => {
                 Ok(Look::Found(last(&lost(self.run))))
@@ -328,6 +331,13 @@ impl Feed {
         }
     }
 
+    /// From the record: all who read it share one copy.
+    fn replay(&self, fence: Fence, answer: &Arc<StoredAnswer>) -> Source {
+        let text = |answer: &StoredAnswer| (answer.status == 200).then(|| text_of(&answer.body));
+        let told = self.inner.told.share((fence, self.run), answer, text);
+        Source::Record(Box::new(Replay::new(fence, self.run, told, self.begin)))
+    }
+
     fn longer_pause(&mut self) -> Duration {
         let [first, longest] = ASK_AGAIN;
         let pause = self.pause.map_or(first, |pause| (pause * 2).min(longest));
@@ -360,9 +370,4 @@ fn passing(record: &Record) -> Problem {
     let kind = record.failure_kind.as_deref().and_then(FailureKind::parse);
     let kind = kind.unwrap_or(FailureKind::Internal);
     Problem::new(code_of(kind), record.guard.request_id, detail_of(kind))
-}
-
-fn replay(fence: Fence, run: RequestId, answer: Arc<StoredAnswer>, begin: Begin) -> Replay {
-    let text = (answer.status == 200).then(|| text_of(&answer.body));
-    Replay::new(fence, run, answer, text, begin)
 }

@@ -60,7 +60,7 @@ use crate::peers::Peers;
 pub use crate::peers::{PATH as PEER_PATH, PROOF as PEER_PROOF};
 use crate::store::Store;
 pub use crate::store::{KeptCall, StoreError, TurnPage};
-use crate::streams::Hub;
+use crate::streams::{Hub, Shelf};
 
 /// What happens to requests without a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +110,8 @@ pub(crate) struct Inner {
     parse_pace: Mutex<Pace>,
     waiting: Waiting,
     streams: Hub,
+    /// Records that are being told.
+    told: Shelf,
     begun: Moment,
 }
 
@@ -156,6 +158,7 @@ impl Operations {
             parse_pace: Mutex::default(),
             waiting,
             streams: Hub::default(),
+            told: Shelf::default(),
         });
         streaming::forget_in_time(&inner);
         Self(inner)

@@ -16,7 +16,7 @@ use super::outcome::{Outcome, Reply};
 use super::{Arrival, Inner, Model, Operations};
 use crate::domain::ids::{RequestId, TenantId};
 use crate::domain::key::IdempotencyKey;
-use crate::domain::record::Record;
+use crate::domain::record::{Record, State};
 use crate::store::Claim;
 use crate::streams::{Begin, Ending, Run, Writer};
 
@@ -120,8 +120,16 @@ impl Operations {
     }
 
     /// The stream of the run that a record tells of, at whatever node, or of what it left.
-    pub async fn events(&self, record: &Record, begin: Begin) -> Feed {
-        let mut feed = Feed::of_record(self.0.clone(), record, begin);
+    pub async fn events(&self, record: Record, begin: Begin) -> Feed {
+        let (at, guard) = ((record.at.tenant.clone(), record.at.key), record.guard);
+        let mut feed = match record.state {
+            // It need not be read a second time.
+            State::Committed(Some(answer)) | State::FailedFinal(Some(answer)) => {
+                let run = (guard.fence, guard.request_id);
+                Feed::of_answer(self.0.clone(), at, run, Arc::new(answer), begin)
+            }
+            _ => Feed::of_record(self.0.clone(), &record, begin),
+        };
         feed.settle().await;
         feed
     }

@@ -1,5 +1,6 @@
 //! What readers of a channel get, and what a hub keeps.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -137,6 +138,48 @@ fn text_is_kept_about_once_however_small_its_pieces_and_however_many_readers() {
 }
 
 #[test]
+fn an_event_is_the_same_bytes_for_every_reader_and_none_of_its_own() {
+    let hub = Hub::default();
+    let writer = hub.open(run(1), NOW);
+    let mut readers: Vec<Reader> =
+        (0..100).map(|_| writer.channel().reader(Begin::Start)).collect();
+    let mut ask = || -> HashSet<(*const u8, usize)> {
+        let next = |reader: &mut Reader| reader.next().now_or_never().flatten().unwrap();
+        readers.iter_mut().map(next).map(|bytes| (bytes.as_ptr(), bytes.len())).collect()
+    };
+    assert_eq!(ask().len(), 1, "started");
+    for n in 0..100 {
+        writer.push(&n.to_string());
+        assert_eq!(ask().len(), 1, "a delta");
+    }
+    let answer = Arc::new(StoredAnswer { status: 200, body: vec![b'x'; 3 << 20] });
+    writer.finish(&Ending::Completed(answer.clone()), NOW);
+    assert_eq!(ask().len(), 1, "the head of the last event");
+    let body = (answer.body.as_ptr(), answer.body.len());
+    assert_eq!(ask(), HashSet::from([body]), "its data is the body that was committed");
+}
+
+#[test]
+fn a_record_is_told_to_every_reader_from_the_same_bytes() {
+    const BYTES: usize = 3 << 20;
+    let (shelf, run) = (Shelf::default(), run(3));
+    let replay = |begin| {
+        let answer = Arc::new(StoredAnswer { status: 200, body: vec![b'x'; BYTES] });
+        let text = |answer: &StoredAnswer| String::from_utf8(answer.body.clone()).ok();
+        Replay::new(run.fence, run.id, shelf.share((run.fence, run.id), &answer, text), begin)
+    };
+    let at =
+        |replay: Replay| -> Vec<_> { replay.map(|part| (part.as_ptr(), part.len())).collect() };
+    let first = replay(Begin::Start);
+    let readers: Vec<Replay> = (0..50).map(|_| replay(Begin::Start)).collect();
+    let resumed = replay(Begin::Behind(StreamId::Record { fence: run.fence, n: 7 }));
+    let first = at(first);
+    assert!(first.iter().map(|(_, bytes)| bytes).sum::<usize>() > 2 * BYTES);
+    assert!(readers.into_iter().all(|reader| at(reader) == first));
+    assert_eq!(at(resumed), first[7..]);
+}
+
+#[test]
 fn what_ended_is_kept_for_its_time_and_no_longer() {
     let hub = Hub::default();
     let writer = hub.open(run(1), NOW);
@@ -204,9 +247,11 @@ fn a_run_that_never_says_how_it_ended_was_lost() {
 fn a_record_is_told_in_the_same_pieces_every_time() {
     let text: String = (0..30_000).map(|n| format!("{n}é ")).collect();
     let answer = Arc::new(StoredAnswer { status: 200, body: b"{\"a\":1}".to_vec() });
+    let shelf = Shelf::default();
     let told = |begin| {
         let run = run(3);
-        let replay = Replay::new(run.fence, run.id, answer.clone(), Some(text.clone()), begin);
+        let told = shelf.share((run.fence, run.id), &answer, |_| Some(text.clone()));
+        let replay = Replay::new(run.fence, run.id, told, begin);
         String::from_utf8(replay.flatten().collect()).unwrap()
     };
     let whole = told(Begin::Start);

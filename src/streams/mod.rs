@@ -11,6 +11,7 @@ mod channel;
 mod hub;
 mod id;
 mod replay;
+mod shelf;
 mod sse;
 
 #[cfg(test)]
@@ -21,4 +22,5 @@ pub use channel::{Begin, Channel, Ending, Reader};
 pub use hub::{Hub, KEPT_FOR, Run, Writer};
 pub use id::StreamId;
 pub use replay::Replay;
+pub use shelf::{Shelf, Told};
 pub use sse::{COMMENT, Splitter, failed_without_id};

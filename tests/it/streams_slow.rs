@@ -94,6 +94,37 @@ async fn fifty_that_are_stuck_cost_no_copies_and_hold_nothing_up() {
     assert!(cost < 2 * BYTES + 50 * 64 * 1024, "50 stuck readers cost {cost} bytes: {grown:?}");
 }
 
+/// The same for those who come when it is over, at a node that has only the record.
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_that_are_stuck_in_a_record_share_it() {
+    const BYTES: usize = 3_000 * KB;
+    let database = TestDatabase::new().await;
+    let provider = ScriptedProvider::start().await;
+    let exact = [("MALLOC_ARENA_MAX", "1"), ("MALLOC_TRIM_THRESHOLD_", "0")];
+    let exact = [&exact[..], &[("MALLOC_MMAP_THRESHOLD_", "65536")]].concat();
+    let node = ProcessNode::on(&database, &provider, &exact).await;
+    let key = new_key(&database.store(), "t1", "client", None).await;
+    let client = Client::new(node.address, &key);
+    let (text, key) = (words(BYTES), Uuid::new_v4());
+    provider.reply(Reply::text(&text));
+    // Nobody reads along, so nothing but the record is left of it.
+    assert!(client.chat(key, "c1", "hello").await.content() == text);
+    // The first has what every later one finds in place.
+    assert!(text_of(&client.events(key, None).await.rest().await) == text);
+    let before = resident(node.pid());
+    let mut readers = Vec::new();
+    for _ in 0..50 {
+        let mut reader = client.events(key, None).await;
+        assert_eq!(reader.event().await.id.as_deref(), Some("1-r1"));
+        readers.push(reader);
+    }
+    let cost = resident(node.pid()).saturating_sub(before);
+    // Its text and its body.
+    let shared = 2 * BYTES + 50 * 64 * 1024;
+    assert!(cost < shared, "50 readers of a record of {BYTES} bytes cost {cost}");
+    assert!(text_of(&readers.pop().unwrap().rest().await) == text);
+}
+
 struct Ticking {
     provider: ScriptedProvider,
     clock: TickingClock,
