@@ -68,6 +68,7 @@ mod small_pool;
 mod streams_attach;
 mod streams_broken;
 mod streams_draining;
+mod streams_frozen;
 mod streams_nodes;
 mod streams_order;
 mod streams_slow;

@@ -2,31 +2,9 @@
 //! that it is dead; one that cannot is replaced, and finds out.
 
 use crate::support::pair::{CONVERSATION, MESSAGE};
-use crate::support::process::ProcessNode;
 use crate::support::provider::{Action, Gate, Reply};
 use crate::support::proxy::{Mode, Proxy, Target};
 use crate::support::{Pair, TestDatabase, eventually};
-
-/// The first half of a node's advisory lock, as operators find it in `pg_locks`.
-const NODE_LOCK: u32 = 0x6F6B_6E64;
-
-/// The session that holds this node's lock; 0 where nobody does.
-async fn lock_session(database: &TestDatabase, node: i64) -> i64 {
-    let sql = format!(
-        "select coalesce(max(pid), 0)::bigint from pg_locks
-        where locktype = 'advisory' and classid = {NODE_LOCK} and objid = {node} and granted
-            and mode = 'ExclusiveLock' and objsubid = 2
-            and database = (select oid from pg_database where datname = current_database())"
-    );
-    database.count(&sql).await
-}
-
-/// The id under which a process is registered.
-async fn id_of(database: &TestDatabase, node: &ProcessNode) -> i64 {
-    let sql =
-        format!("select max(node_id) from nodes where advertised = 'http://{}'", node.address);
-    database.count(&sql).await
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_session_that_is_terminated_costs_no_run() {
@@ -35,13 +13,13 @@ async fn a_lock_session_that_is_terminated_costs_no_run() {
     pair.provider.reply(Reply::normal().after(1, Action::Hold(gate.clone())));
     let asked = pair.ask_a();
     gate.until_reached(1).await;
-    let node = id_of(&pair.database, &pair.a).await;
+    let node = pair.database.node_at(pair.a.address).await;
     for _ in 0..5 {
-        let session = lock_session(&pair.database, node).await;
+        let session = pair.database.lock_session(node).await;
         assert_ne!(session, 0);
         pair.database.execute(&format!("select pg_terminate_backend({session})")).await;
         eventually("the node has its lock back", || async {
-            ![0, session].contains(&lock_session(&pair.database, node).await)
+            ![0, session].contains(&pair.database.lock_session(node).await)
         })
         .await;
         let alive = pair.ask_b().await;
@@ -53,7 +31,7 @@ async fn a_lock_session_that_is_terminated_costs_no_run() {
     assert_eq!(pair.provider.count(), 1);
     assert_eq!(pair.fence_and_attempts().await, (1, 1));
     pair.assert_one_outcome(&answer).await;
-    assert_eq!(id_of(&pair.database, &pair.a).await, node, "it kept its id");
+    assert_eq!(pair.database.node_at(pair.a.address).await, node, "it kept its id");
     assert_eq!(pair.b.events("node_dead").len(), 0);
     assert_eq!(pair.b.events("taken_over").len(), 0);
     assert_eq!(pair.a.events("fenced_off").len(), 0);
@@ -69,7 +47,7 @@ async fn a_node_that_cannot_take_its_lock_back_is_replaced_and_goes_on_under_a_n
     pair.provider.reply(Reply::normal().before_head(Action::Hold(gate.clone())));
     let asked = pair.ask_a();
     gate.until_reached(1).await;
-    let node = id_of(&pair.database, &pair.a).await;
+    let node = pair.database.node_at(pair.a.address).await;
 
     proxy.set(Mode::Refuse);
     proxy.cut();
@@ -84,8 +62,8 @@ async fn a_node_that_cannot_take_its_lock_back_is_replaced_and_goes_on_under_a_n
     assert_eq!(fenced["stop"], "Lost");
     assert_eq!(asked.await.unwrap().unwrap().bytes, answer.bytes, "its client hears the outcome");
     eventually("it is registered anew", || async {
-        let id = id_of(&pair.database, &pair.a).await;
-        id > node && lock_session(&pair.database, id).await != 0
+        let id = pair.database.node_at(pair.a.address).await;
+        id > node && pair.database.lock_session(id).await != 0
     })
     .await;
     pair.assert_one_outcome(&answer).await;
@@ -111,11 +89,10 @@ async fn a_young_incarnation_of_the_database_believes_no_free_lock() {
     pair.provider.until_requests(1).await;
     // As after a crash recovery: the lock is free, and nobody has had the time to take it back.
     pair.database.execute("update server_epoch set first_seen = clock_timestamp()").await;
-    let node = id_of(&pair.database, &pair.a).await;
+    let node = pair.database.node_at(pair.a.address).await;
     pair.a.kill().await;
     assert!(asked.await.unwrap().is_err());
-    eventually("the lock is free", || async { lock_session(&pair.database, node).await == 0 })
-        .await;
+    eventually("the lock is free", || async { pair.database.lock_session(node).await == 0 }).await;
     pair.database.age_heartbeats().await;
     // Node B looks three times a second; each of its looks would do.
     let looks = "select count(*) from nodes where suspected_at is not null or dead_at is not null";

@@ -1,5 +1,6 @@
 //! A database of its own for every test, on one private cluster per test binary.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,6 +13,9 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool};
 use tokio::sync::OnceCell;
 use uuid::Uuid;
+
+/// The first half of a node's advisory lock, as operators find it in `pg_locks`.
+const NODE_LOCK: u32 = 0x6F6B_6E64;
 
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
 static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -227,6 +231,23 @@ impl TestDatabase {
         let sql = "select fence, attempts, state, failure_kind from request_records
             where idempotency_key = $1";
         sqlx::query_as(sql).bind(key).fetch_one(&self.pool).await.unwrap()
+    }
+
+    /// The id under which the node at this address is registered.
+    pub async fn node_at(&self, address: SocketAddr) -> i64 {
+        let sql = format!("select max(node_id) from nodes where advertised = 'http://{address}'");
+        self.count(&sql).await
+    }
+
+    /// The session that holds this node's lock; 0 where nobody does.
+    pub async fn lock_session(&self, node: i64) -> i64 {
+        let sql = format!(
+            "select coalesce(max(pid), 0)::bigint from pg_locks
+            where locktype = 'advisory' and classid = {NODE_LOCK} and objid = {node} and granted
+                and mode = 'ExclusiveLock' and objsubid = 2
+                and database = (select oid from pg_database where datname = current_database())"
+        );
+        self.count(&sql).await
     }
 
     /// Waits until a statement that begins with this comment waits for a lock; its session.
