@@ -238,6 +238,7 @@ fn operation_settings(config: &Config) -> OperationSettings {
             max_runs: retry.max_runs,
         },
         max_history_turns: config.chat.max_history_turns,
+        max_readers: usize::try_from(config.limits.max_readers).unwrap_or(usize::MAX),
     }
 }
 

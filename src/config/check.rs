@@ -72,6 +72,7 @@ fn numbers(file: &File) -> Result<(), Wrong> {
         ("retry.max_runs", file.retry.max_runs),
         ("parse.parallel", file.parse.parallel),
         ("chat.max_history_turns", file.chat.max_history_turns),
+        ("limits.max_readers", file.limits.max_readers),
     ];
     for (setting, count) in counts {
         at_least_one(setting, count)?;

@@ -57,6 +57,8 @@ pub struct Limits {
     /// How long runs may go on after the signal to stop.
     #[serde(with = "period")]
     pub drain: Duration,
+    /// Readers of one operation's stream at this node, at least 1.
+    pub max_readers: u32,
 }
 
 /// `[retry]`: of provider calls, in the one layer that repeats anything.
@@ -121,7 +123,12 @@ impl Default for Idempotency {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_body: 10 << 20, max_wait: 900 * SECOND, drain: 30 * SECOND }
+        Limits {
+            max_body: 10 << 20,
+            max_wait: 900 * SECOND,
+            drain: 30 * SECOND,
+            max_readers: 1_000,
+        }
     }
 }
 

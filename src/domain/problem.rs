@@ -113,7 +113,7 @@ impl ErrorCode {
             }
             Self::ProviderBusy => (503, "provider_busy", "The provider is busy"),
             Self::RegionRefused => (503, "region_refused", "The provider refuses this region"),
-            Self::SlotTimeout => (503, "slot_timeout", "No place at the provider became free"),
+            Self::SlotTimeout => (503, "slot_timeout", "No place became free"),
             Self::WaitTimeout => (503, "wait_timeout", "The operation took longer than the wait"),
             Self::Draining => (503, "draining", "This server is shutting down"),
             Self::DatabaseUnavailable => {

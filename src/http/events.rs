@@ -39,7 +39,8 @@ pub async fn get_events(
         let detail = "The answer of this operation was erased with its conversation.";
         return Err(Problem::new(ErrorCode::Erased, id, detail).into());
     }
-    Ok(of_feed(&http.clock, http.operations.events(record, begin(&headers)).await))
+    let feed = http.operations.events(id, record, begin(&headers)).await?;
+    Ok(of_feed(&http.clock, feed))
 }
 
 /// What another node asks for.

@@ -23,7 +23,9 @@ use crate::domain::record::{Record, State, StoredAnswer};
 use crate::domain::verdict::{code_of, detail_of};
 use crate::peers::{PeerRun, PeerStream};
 use crate::store::StoreError;
-use crate::streams::{Begin, KEPT_FOR, Reader, Replay, Splitter, StreamId, failed_without_id};
+use crate::streams::{
+    Begin, KEPT_FOR, Reader, Replay, Seat, Splitter, StreamId, failed_without_id,
+};
 
 /// Between two tries to reach the node that has the run, twice as long each time, up to the second.
 /// Its record is watched meanwhile.
@@ -44,6 +46,8 @@ pub struct Feed {
     source: Source,
     /// Held while the record is what is waited for.
     ticket: Option<Ticket>,
+    /// Among the readers of the operation; whoever won its run needs none.
+    seat: Option<Seat>,
     /// How long the node that has the run is left alone, once it gave no stream.
     pause: Option<Duration>,
     /// The pause before the next look at this node, where the run should be here and is not.
@@ -104,6 +108,7 @@ impl Feed {
             begin,
             source: Source::Unknown,
             ticket: None,
+            seat: None,
             pause: None,
             near: LOOK_AGAIN[0],
             barren: false,
@@ -118,10 +123,15 @@ impl Feed {
         feed
     }
 
+    /// Of a run at this node, for a reader of another one's.
+    pub(super) fn for_peer(inner: Arc<Inner>, at: (TenantId, Uuid), reader: Reader) -> Self {
+        Self::here(inner, at, reader).seated()
+    }
+
     /// Of whatever a record tells of.
     pub(super) fn of_record(inner: Arc<Inner>, record: &Record, begin: Begin) -> Self {
         let at = (record.at.tenant.clone(), record.at.key);
-        let mut feed = Self::new(inner, at, record.guard.request_id, begin);
+        let mut feed = Self::new(inner, at, record.guard.request_id, begin).seated();
         feed.decided = matches!(record.state, State::Committed(_) | State::FailedFinal(_));
         feed
     }
@@ -134,7 +144,7 @@ impl Feed {
         answer: Arc<StoredAnswer>,
         begin: Begin,
     ) -> Self {
-        let mut feed = Self::new(inner, at, run, begin);
+        let mut feed = Self::new(inner, at, run, begin).seated();
         feed.decided = true;
         // A place in the run as it happened may be known at the node that had it.
         if !is_of_run(begin, fence) {
@@ -184,6 +194,17 @@ impl Feed {
                 Source::Over => return None,
             }
         }
+    }
+
+    fn seated(mut self) -> Self {
+        self.seat = Some(self.inner.crowd.enter(&self.tenant, self.key));
+        self
+    }
+
+    /// Whether the operation has as many readers here as may be, without this one.
+    pub(super) fn is_one_too_many(&self) -> bool {
+        let most = self.inner.settings.max_readers;
+        self.seat.as_ref().is_some_and(|seat| seat.number() > most)
     }
 
     /// Finds where the stream of a run that is over comes from, for a reader that has some of it.

@@ -60,7 +60,7 @@ use crate::peers::Peers;
 pub use crate::peers::{PATH as PEER_PATH, PROOF as PEER_PROOF};
 use crate::store::Store;
 pub use crate::store::{KeptCall, StoreError, TurnPage};
-use crate::streams::{Hub, Shelf};
+use crate::streams::{Crowd, Hub, Shelf};
 
 /// What happens to requests without a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +80,8 @@ pub struct OperationSettings {
     pub missing_key: MissingKey,
     pub retry: RetryRules,
     pub max_history_turns: u32,
+    /// Readers of one operation at this node, beside the arrival that won its run.
+    pub max_readers: usize,
 }
 
 /// What operations are made of.
@@ -112,6 +114,7 @@ pub(crate) struct Inner {
     streams: Hub,
     /// Records that are being told.
     told: Shelf,
+    crowd: Crowd,
     begun: Moment,
 }
 
@@ -159,6 +162,7 @@ impl Operations {
             waiting,
             streams: Hub::default(),
             told: Shelf::default(),
+            crowd: Crowd::default(),
         });
         streaming::forget_in_time(&inner);
         Self(inner)

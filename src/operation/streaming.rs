@@ -16,6 +16,7 @@ use super::outcome::{Outcome, Reply};
 use super::{Arrival, Inner, Model, Operations};
 use crate::domain::ids::{RequestId, TenantId};
 use crate::domain::key::IdempotencyKey;
+use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::record::{Record, State};
 use crate::store::Claim;
 use crate::streams::{Begin, Ending, Run, Writer};
@@ -98,8 +99,11 @@ impl Operations {
         let reply = match (feed, reply) {
             (None, Some(reply)) => reply,
             (Some(mut feed), _) => {
-                feed.settle().await;
                 let made_key = door.0.made_key.get().cloned();
+                if let Some(problem) = self.0.no_place(&feed, request_id) {
+                    return Streamed::Plain(Reply { made_key, outcome: Outcome::Refused(problem) });
+                }
+                feed.settle().await;
                 return Streamed::Events { made_key, replay_of: None, feed: Box::new(feed) };
             }
             // One of the two was ready.
@@ -113,6 +117,9 @@ impl Operations {
                 let run = replay_of.unwrap_or(request_id);
                 let mut feed =
                     Feed::of_answer(self.0.clone(), (tenant, key), (fence, run), answer, begin);
+                if let Some(problem) = self.0.no_place(&feed, request_id) {
+                    return Streamed::Plain(Reply { made_key, outcome: Outcome::Refused(problem) });
+                }
                 feed.settle().await;
                 Streamed::Events { made_key, replay_of, feed: Box::new(feed) }
             }
@@ -120,7 +127,15 @@ impl Operations {
     }
 
     /// The stream of the run that a record tells of, at whatever node, or of what it left.
-    pub async fn events(&self, record: Record, begin: Begin) -> Feed {
+    ///
+    /// # Errors
+    /// The problem that arrival `id` is told, where the operation has too many readers here.
+    pub async fn events(
+        &self,
+        id: RequestId,
+        record: Record,
+        begin: Begin,
+    ) -> Result<Feed, Problem> {
         let (at, guard) = ((record.at.tenant.clone(), record.at.key), record.guard);
         let mut feed = match record.state {
             // It need not be read a second time.
@@ -130,13 +145,16 @@ impl Operations {
             }
             _ => Feed::of_record(self.0.clone(), &record, begin),
         };
+        if let Some(problem) = self.0.no_place(&feed, id) {
+            return Err(problem);
+        }
         feed.settle().await;
-        feed
+        Ok(feed)
     }
 
     /// The stream of a run at this node, for another node with this proof. `None`: it is not here,
     /// or the proof is not one for it, or it ended without the verdict that is known to be there
-    /// (`decided`).
+    /// (`decided`), or it has too many readers.
     pub fn events_for_peer(
         &self,
         proof: &str,
@@ -153,7 +171,8 @@ impl Operations {
         if decided && channel.ended_undecided() {
             return None;
         }
-        Some(Feed::here(inner.clone(), (tenant.clone(), key), channel.reader(begin)))
+        let feed = Feed::for_peer(inner.clone(), (tenant.clone(), key), channel.reader(begin));
+        (!feed.is_one_too_many()).then_some(feed)
     }
 }
 
@@ -182,7 +201,24 @@ pub(super) fn forget_in_time(inner: &Arc<Inner>) {
     });
 }
 
+/// When a reader for whom there is no place should come again.
+const CROWDED: Duration = Duration::from_secs(5);
+
 impl Inner {
+    /// Why a stream may not be read, where its operation has too many readers here.
+    fn no_place(&self, feed: &Feed, request_id: RequestId) -> Option<Problem> {
+        if !feed.is_one_too_many() {
+            return None;
+        }
+        metrics::counter!("oncekey_stream_readers_refused_total").increment(1);
+        let most = self.settings.max_readers;
+        let detail = format!(
+            "This operation has {most} readers at this server, and no place is free; come again."
+        );
+        let problem = Problem::new(ErrorCode::SlotTimeout, request_id, detail);
+        Some(problem.retry_after(Some(CROWDED)))
+    }
+
     /// The time that streams are kept by.
     pub(super) fn stream_time(&self) -> Duration {
         self.clock.now().since(self.begun)

@@ -8,6 +8,7 @@
 //! Time comes in as the time since a zero of the caller's choice.
 
 mod channel;
+mod crowd;
 mod hub;
 mod id;
 mod replay;
@@ -19,6 +20,7 @@ mod sse;
 mod tests;
 
 pub use channel::{Begin, Channel, Ending, Reader};
+pub use crowd::{Crowd, Seat};
 pub use hub::{Hub, KEPT_FOR, Run, Writer};
 pub use id::StreamId;
 pub use replay::Replay;

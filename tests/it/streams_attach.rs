@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::support::events::{Event, names_of, text_of};
 use crate::support::node::{NodeOptions, TestNode, assert_clean, new_key};
 use crate::support::provider::{Action, Gate, Reply, ScriptedProvider};
-use crate::support::{Client, TestDatabase};
+use crate::support::{Answer, Client, Events, TestDatabase, eventually};
 
 const TEXT: &str = "1 2 3 4 5 6 7 8 9 10";
 
@@ -22,6 +22,10 @@ struct Scene {
 impl Scene {
     /// The provider says ten pieces, each only when the gate behind it is open.
     async fn start() -> Self {
+        Self::with(NodeOptions::default()).await
+    }
+
+    async fn with(options: NodeOptions) -> Self {
         let database = TestDatabase::new().await;
         let provider = ScriptedProvider::start().await;
         let gates: Vec<Gate> = (0..10).map(|_| Gate::closed()).collect();
@@ -29,7 +33,7 @@ impl Scene {
             reply.after(at + 1, Action::Hold(gate.clone()))
         });
         provider.reply(reply);
-        let node = TestNode::start(&database, &provider, NodeOptions::default()).await;
+        let node = TestNode::start(&database, &provider, options).await;
         let client = node.client("t1").await;
         Self { database, provider, node, client, key: Uuid::new_v4(), gates }
     }
@@ -238,4 +242,43 @@ async fn a_final_failure_is_told_as_it_is_stored() {
     client.assert_over(key, told[0].id.as_deref()).await;
     assert_eq!((told[0].id.as_deref(), &told[0].data), (Some("1-r1"), &plain.json()));
     assert!(node.shut_down().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_has_so_many_readers_and_no_more() {
+    let options = NodeOptions::default().set("ONCEKEY_LIMITS__MAX_READERS", "3");
+    let scene = Scene::with(options).await;
+    let (client, key) = (&scene.client, scene.key);
+    let mut first = client.stream(key, "c1", "hello").await;
+    first.event().await;
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        readers.push(client.events(key, None).await);
+    }
+    // By either way in. The run and those who read it do not notice.
+    let refused = |answer: Answer| {
+        assert_eq!((answer.status, answer.error().as_str()), (503, "slot_timeout"));
+        assert_eq!(answer.header("retry-after"), Some("5"));
+        assert_eq!(answer.json()["retryable"], true);
+    };
+    refused(client.send(client.events_request(key, None)).await.unwrap());
+    refused(client.send(client.stream_request(key, "c1", "hello")).await.unwrap());
+    // Another operation has places of its own, and who goes makes room.
+    let other = Uuid::new_v4();
+    let mut of_other = client.stream(other, "c2", "hello").await;
+    of_other.event().await;
+    drop(client.events(other, None).await);
+    drop(readers.pop());
+    eventually("there is a place", || async {
+        let request = client.events_request(key, None);
+        Events::try_open(request).await.is_ok()
+    })
+    .await;
+    scene.open(0..10);
+    assert_eq!(text_of(&first.rest().await), TEXT);
+    for mut reader in readers {
+        assert_eq!(text_of(&reader.rest().await), TEXT);
+    }
+    of_other.rest().await;
+    assert!(scene.node.shut_down().await);
 }
