@@ -66,7 +66,7 @@ const HOMES: &[Home] = &[
     Home { krate: "tower_http", rooms: "http app" },
     // Background: its sinks deliver events. Telemetry: the way to a collector. Peers: streams of other
     // nodes.
-    Home { krate: "reqwest", rooms: "provider client background telemetry peers" },
+    Home { krate: "reqwest", rooms: "provider client background telemetry peers bench" },
     // The crates that read hostile files, and the one that keeps them.
     Home { krate: "hayro", rooms: "documents" },
     Home { krate: "image", rooms: "documents" },

@@ -52,6 +52,37 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Sends one request and hands its answer on as it comes, to its end.
+    pub async fn follow(
+        &mut self,
+        request: Request<Full<Bytes>>,
+        mut hear: impl FnMut(&[u8]),
+    ) -> Result<(), BenchError> {
+        let Self { sender, driver } = self;
+        let exchange = async {
+            sender.ready().await?;
+            let (head, mut body) = sender.send_request(request).await?.into_parts();
+            if head.status != StatusCode::OK {
+                let body = body.collect().await?.to_bytes();
+                let said = String::from_utf8_lossy(&body);
+                return Err(BenchError::failed(format!("no stream: {} {said}", head.status)));
+            }
+            while let Some(frame) = body.frame().await {
+                if let Ok(bytes) = frame?.into_data() {
+                    hear(&bytes);
+                }
+            }
+            Ok(())
+        };
+        tokio::select! {
+            biased;
+            heard = exchange => heard,
+            ended = ended(driver) => Err(ended),
+        }
+    }
+}
+
 /// Drives the connection; ready only where it ended before its answer.
 async fn ended(driver: &mut (impl Future<Output = hyper::Result<()>> + Unpin)) -> BenchError {
     match driver.await {

@@ -16,11 +16,15 @@ mod direct;
 mod held;
 mod load;
 mod machine;
+mod paced;
 mod reference;
 mod report;
 mod scenarios;
 mod seed;
+mod spread;
 mod stage;
+mod streams;
+mod streams_report;
 mod waits;
 mod workload;
 
@@ -39,6 +43,13 @@ const CONCURRENCIES: [usize; 3] = [1, 16, 64];
 /// Connections to the database of each contestant: the service's own default.
 const POOL: u32 = 16;
 
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    All,
+    Streams,
+}
+
 /// How much is measured.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -49,6 +60,9 @@ pub struct Settings {
     pub rows: u64,
     /// Clients that wait for one run.
     pub waiters: usize,
+    /// Streams at once.
+    pub streams: usize,
+    pub part: Part,
     /// The binary that serves.
     pub program: PathBuf,
     /// For the logs of the processes that are started; it exists.
@@ -98,9 +112,12 @@ async fn measure(
     tell: &(dyn Fn(&str) + Sync),
 ) -> Result<Report, BenchError> {
     let mut report = Report::new(settings, stage.server.version.clone());
-    direct::compare_claims(stage, settings, &mut report, tell).await?;
-    scenarios::rounds(stage, settings, &mut report, tell).await?;
-    waits::measure(stage, settings, clock, &mut report, tell).await?;
+    if settings.part == Part::All {
+        direct::compare_claims(stage, settings, &mut report, tell).await?;
+        scenarios::rounds(stage, settings, &mut report, tell).await?;
+        waits::measure(stage, settings, clock, &mut report, tell).await?;
+    }
+    streams::measure(stage, settings, &mut report, tell).await?;
     report.conclude();
     Ok(report)
 }

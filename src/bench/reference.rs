@@ -1,45 +1,49 @@
 //! The bare handlers: what the same work costs where nothing is promised but the one thing asked.
 //!
 //! `/commit` claims a key with one insert and writes the outcome (record, two turns, receipt, event)
-//! with one statement; `/select` reads a stored answer. Both take the same JSON as the service, with
-//! the same libraries and the same number of connections. What they lack is what the service is for:
+//! with one statement; `/select` reads a stored answer; `/forward` hands a provider's stream on, byte by
+//! byte. They take the same JSON as the service, with the same libraries and the same number of
+//! connections. What they lack is what the service is for:
 //! API keys, a hash of the meaning, leases, fences, heartbeats, takeovers, partitions, retries,
 //! errors that mean something, logs and metrics.
 
 use std::net::SocketAddr;
 
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
+use super::paced::prompt;
 use super::workload::TENANT;
 use super::{BenchError, direct};
 use crate::clock::Clock;
 
 const SCHEMA: &str = "
-    create table bare_records (
+    create table if not exists bare_records (
         tenant_id text not null, idempotency_key uuid not null,
         state text not null default 'in_progress', response bytea,
         claimed_at timestamptz not null default clock_timestamp(), completed_at timestamptz,
         primary key (tenant_id, idempotency_key));
-    create table bare_turns (
+    create table if not exists bare_turns (
         tenant_id text not null, conversation_id text not null, seq bigint not null,
         role text not null, content text not null,
         created_at timestamptz not null default clock_timestamp(),
         primary key (tenant_id, conversation_id, seq));
-    create table bare_receipts (
+    create table if not exists bare_receipts (
         tenant_id text not null, idempotency_key uuid not null, model text not null,
         input_tokens bigint, output_tokens bigint,
         created_at timestamptz not null default clock_timestamp(),
         primary key (tenant_id, idempotency_key));
-    create table bare_events (
+    create table if not exists bare_events (
         tenant_id text not null, id uuid not null, payload jsonb not null,
         created_at timestamptz not null default clock_timestamp(),
         primary key (tenant_id, id));";
@@ -48,6 +52,7 @@ const SCHEMA: &str = "
 struct Bare {
     pool: PgPool,
     clock: Clock,
+    provider: reqwest::Client,
 }
 
 #[derive(Deserialize)]
@@ -76,15 +81,41 @@ pub async fn serve(
 ) -> Result<(), BenchError> {
     let pool = direct::pool(url).await?;
     sqlx::raw_sql(SCHEMA).execute(&pool).await?;
+    // Fails where the process has chosen one already; either will do.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let provider = reqwest::Client::builder()
+        .no_proxy()
+        .tcp_nodelay(true)
+        .build()
+        .map_err(|error| BenchError::failed(error.to_string()))?;
     let router = Router::new()
         .route("/commit", post(commit))
         .route("/select", post(select))
-        .with_state(Bare { pool, clock });
+        .route("/forward", post(forward))
+        .with_state(Bare { pool, clock, provider });
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     announce(listener.local_addr()?);
-    axum::serve(listener, router).await?;
+    axum::serve(listener.tap_io(prompt), router).await?;
     Ok(())
 }
+
+/// The stream of the provider that the header names, as it comes.
+async fn forward(State(bare): State<Bare>, headers: HeaderMap, body: Bytes) -> Response {
+    let to = headers.get("x-bench-provider").and_then(|value| value.to_str().ok());
+    let request = bare.provider.post(to.unwrap_or_default()).header(CONTENT_TYPE, JSON).body(body);
+    #[expect(clippy::disallowed_methods, reason = "an instrument beside the product")]
+    let answered = request.send().await;
+    match answered {
+        Ok(response) if response.status() == StatusCode::OK => {
+            let body = Body::from_stream(response.bytes_stream());
+            ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
+        }
+        Ok(response) => (StatusCode::BAD_GATEWAY, response.status().to_string()).into_response(),
+        Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
+    }
+}
+
+const JSON: &str = "application/json";
 
 async fn commit(
     State(bare): State<Bare>,
@@ -182,5 +213,5 @@ fn words(text: &str) -> usize {
 }
 
 fn answer(body: Vec<u8>) -> Response {
-    ([(CONTENT_TYPE, "application/json")], body).into_response()
+    ([(CONTENT_TYPE, JSON)], body).into_response()
 }

@@ -4,6 +4,8 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
+use super::spread::Spread;
+use super::streams_report::Streams;
 use super::{CONCURRENCIES, Settings, machine};
 
 /// Who is measured doing what.
@@ -69,25 +71,6 @@ pub struct Sample {
     pub resident_bytes: Option<u64>,
 }
 
-/// The least, the middle and the most of several measurements.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
-    pub min: f64,
-    pub median: f64,
-    pub max: f64,
-}
-
-impl Spread {
-    /// `None` where nothing was measured.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
-        Some(Self { min, median: f64::midpoint(low, high), max })
-    }
-}
-
 /// The samples of one contest with so many clients, in the order of the rounds.
 #[derive(Debug, Serialize)]
 pub struct Scenario {
@@ -150,6 +133,7 @@ pub struct Report {
     pub scenarios: Vec<Scenario>,
     pub memory: Memory,
     pub waits: Option<Waits>,
+    pub streams: Option<Streams>,
     pub ratios: Vec<Ratio>,
     /// What a reader must know.
     pub notes: Vec<String>,
@@ -185,6 +169,7 @@ impl Report {
             scenarios: Vec::new(),
             memory: Memory::default(),
             waits: None,
+            streams: None,
             ratios: Vec::new(),
             notes,
         }
@@ -284,7 +269,23 @@ impl fmt::Display for Report {
             "oncekey {} · PostgreSQL {} · {} CPUs · {} × {} s a scenario",
             self.version, self.postgres, self.cpus, self.repetitions, self.seconds
         )?;
-        writeln!(out)?;
+        if !self.scenarios.is_empty() {
+            writeln!(out)?;
+            self.table(out)?;
+        }
+        if let Some(streams) = &self.streams {
+            write!(out, "\n{streams}")?;
+        }
+        for note in &self.notes {
+            writeln!(out, "note: {note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    /// All scenarios with what follows from them.
+    fn table(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             out,
             "{:<33}{:>4}  {:>8} {:>17}  {:>8} {:>8}  {:>8} {:>8}  {:>6} {:>6}  {:>7}",
@@ -308,11 +309,7 @@ impl fmt::Display for Report {
             writeln!(out, "{}", ratio_line(ratio))?;
         }
         writeln!(out)?;
-        write!(out, "{}", self.memory_lines())?;
-        for note in &self.notes {
-            writeln!(out, "note: {note}")?;
-        }
-        Ok(())
+        write!(out, "{}", self.memory_lines())
     }
 }
 
@@ -381,19 +378,5 @@ impl Report {
             );
         }
         text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_spread_is_least_middle_and_most() {
-        let of = |values: &[f64]| Spread::of(values.iter().copied());
-        assert_eq!(of(&[]), None);
-        assert_eq!(of(&[3.0]), Some(Spread { min: 3.0, median: 3.0, max: 3.0 }));
-        assert_eq!(of(&[9.0, 1.0, 2.0]), Some(Spread { min: 1.0, median: 2.0, max: 9.0 }));
-        assert_eq!(of(&[4.0, 1.0, 2.0, 9.0]), Some(Spread { min: 1.0, median: 3.0, max: 9.0 }));
     }
 }

@@ -29,6 +29,15 @@ pub struct Stage {
     pids: Mutex<Vec<i32>>,
 }
 
+/// What was taken while time passed.
+pub struct Taken {
+    pub elapsed: Duration,
+    /// CPU of the contestant.
+    pub contestant: Option<Duration>,
+    /// CPUs that were busy with neither of us.
+    pub foreign_cpus: Option<f64>,
+}
+
 /// What the counters said at one moment.
 struct Counters {
     contestant: Option<Duration>,
@@ -136,7 +145,7 @@ impl Stage {
         Door {
             address: service.address,
             path: "/v1/chat",
-            authorization: Some(format!("Bearer {}", self.api_key.reveal())),
+            authorization: Some(self.authorization()),
             prefer: None,
             status,
             replayed,
@@ -156,12 +165,6 @@ impl Stage {
         let operations = load.operations() as f64;
         let images = self.server.page_image_bytes(before.wal_bytes, after.wal_bytes).await;
         let micros = |time: Duration| time.as_secs_f64() * 1e6 / operations;
-        let foreign = (|| {
-            let ours = after.ours?.checked_sub(before.ours?)?;
-            let busy = after.busy?.checked_sub(before.busy?)?;
-            // Counted by different clocks of the kernel: the difference can be less than nothing.
-            Some(busy.saturating_sub(ours).as_secs_f64() / load.elapsed.as_secs_f64())
-        })();
         Ok(Sample {
             operations: load.operations(),
             seconds: load.elapsed.as_secs_f64(),
@@ -172,9 +175,32 @@ impl Stage {
             postgres_cpu_us: spent(before.postgres, after.postgres).map(micros),
             wal_bytes: (after.wal_bytes - before.wal_bytes) as f64 / operations,
             page_image_bytes: images.map(|bytes| bytes as f64 / operations),
-            foreign_cpus: foreign,
+            foreign_cpus: foreign(&before, &after, load.elapsed),
             resident_bytes: contestant.and_then(|contestant| machine::resident(contestant.pid)),
         })
+    }
+
+    /// What a contestant and strangers take while time passes.
+    pub async fn during(
+        &self,
+        contestant: &Contestant,
+        length: Duration,
+    ) -> Result<Taken, BenchError> {
+        let before = self.counters(Some(contestant)).await?;
+        let begun = self.clock.now();
+        self.clock.sleep(length).await;
+        let elapsed = self.clock.now().since(begun);
+        let after = self.counters(Some(contestant)).await?;
+        Ok(Taken {
+            elapsed,
+            contestant: spent(before.contestant, after.contestant),
+            foreign_cpus: foreign(&before, &after, elapsed),
+        })
+    }
+
+    /// What the service's tenant shows.
+    pub fn authorization(&self) -> String {
+        format!("Bearer {}", self.api_key.reveal())
     }
 
     async fn counters(&self, contestant: Option<&Contestant>) -> Result<Counters, BenchError> {
@@ -198,6 +224,13 @@ impl Stage {
 
 /// So many tokens a second that none waits for the one before it.
 const NO_PACE: &str = "4000000000";
+
+fn foreign(before: &Counters, after: &Counters, elapsed: Duration) -> Option<f64> {
+    let ours = after.ours?.checked_sub(before.ours?)?;
+    let busy = after.busy?.checked_sub(before.busy?)?;
+    // Counted by different clocks of the kernel: the difference can be less than nothing.
+    Some(busy.saturating_sub(ours).as_secs_f64() / elapsed.as_secs_f64())
+}
 
 fn spent(before: Option<Duration>, after: Option<Duration>) -> Option<Duration> {
     after?.checked_sub(before?)

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Failure;
 use super::database::blocking;
-use crate::bench::{self, BenchError, Report, Settings, Target, serve_reference};
+use crate::bench::{self, BenchError, Part, Report, Settings, Target, serve_reference};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::postgres::{Cluster, ClusterSettings, start_or_attach};
@@ -32,7 +32,13 @@ pub struct Bench {
     /// Clients that wait for one run [default: 10000, quick: 500]
     #[arg(long, value_name = "N")]
     waiters: Option<usize>,
-    /// Less of everything, in less than 40 s.
+    /// Streams at once, fifty deltas a second each [default: 1000, quick: 100]
+    #[arg(long, value_name = "N")]
+    streams: Option<usize>,
+    /// Measure this alone.
+    #[arg(long)]
+    only: Option<Only>,
+    /// Less of everything, in less than a minute.
     #[arg(long)]
     quick: bool,
     /// Write all samples to this file as well, as JSON.
@@ -41,6 +47,12 @@ pub struct Bench {
     /// Serve the bare handlers that the service is compared with, on DATABASE_URL.
     #[arg(long, hide = true)]
     reference: bool,
+}
+
+/// A part of the whole.
+#[derive(Clone, Copy, ValueEnum)]
+enum Only {
+    Streams,
 }
 
 /// The folder of the private server and the logs, in the data directory: on the disk that a private
@@ -84,8 +96,8 @@ pub async fn run(command: Bench, config: Config) -> Result<ExitCode, Failure> {
 }
 
 fn settings(command: &Bench, folder: PathBuf) -> Result<Settings, Failure> {
-    let (seconds, repetitions, rows, waiters) =
-        if command.quick { (0.3, 1, 20_000, 500) } else { (1.2, 3, 200_000, 10_000) };
+    let (seconds, repetitions, rows, waiters, streams) =
+        if command.quick { (0.3, 1, 20_000, 500, 100) } else { (1.2, 3, 200_000, 10_000, 1_000) };
     let length = Duration::try_from_secs_f64(command.seconds.unwrap_or(seconds));
     let length = length.map_err(|error| Failure::Usage(format!("--seconds: {error}")))?;
     let settings = Settings {
@@ -93,11 +105,18 @@ fn settings(command: &Bench, folder: PathBuf) -> Result<Settings, Failure> {
         repetitions: command.repetitions.unwrap_or(repetitions),
         rows: command.rows.unwrap_or(rows),
         waiters: command.waiters.unwrap_or(waiters),
+        streams: command.streams.unwrap_or(streams),
+        part: match command.only {
+            None => Part::All,
+            Some(Only::Streams) => Part::Streams,
+        },
         program: std::env::current_exe().map_err(Failure::no)?,
         folder,
     };
-    if settings.length.is_zero() || settings.repetitions == 0 || settings.rows == 0 {
-        return Err(Failure::Usage("--seconds, --repetitions and --rows must not be 0".into()));
+    let counts = [settings.repetitions, settings.streams];
+    if settings.length.is_zero() || settings.rows == 0 || counts.contains(&0) {
+        let flags = "--seconds, --repetitions, --rows and --streams";
+        return Err(Failure::Usage(format!("{flags} must not be 0")));
     }
     Ok(settings)
 }
