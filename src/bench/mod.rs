@@ -17,9 +17,11 @@ mod held;
 mod load;
 mod machine;
 mod paced;
+mod parses;
 mod reference;
 mod report;
 mod scenarios;
+mod scribe;
 mod seed;
 mod spread;
 mod stage;
@@ -48,6 +50,7 @@ const POOL: u32 = 16;
 pub enum Part {
     All,
     Streams,
+    Parses,
 }
 
 /// How much is measured.
@@ -117,7 +120,12 @@ async fn measure(
         scenarios::rounds(stage, settings, &mut report, tell).await?;
         waits::measure(stage, settings, clock, &mut report, tell).await?;
     }
-    streams::measure(stage, settings, &mut report, tell).await?;
+    if settings.part != Part::Parses {
+        streams::measure(stage, settings, &mut report, tell).await?;
+    }
+    if settings.part != Part::Streams {
+        parses::measure(stage, settings, &mut report, tell).await?;
+    }
     report.conclude();
     Ok(report)
 }

@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
+use super::parses::Parses;
 use super::spread::Spread;
 use super::streams_report::Streams;
 use super::{CONCURRENCIES, Settings, machine};
@@ -134,6 +135,7 @@ pub struct Report {
     pub memory: Memory,
     pub waits: Option<Waits>,
     pub streams: Option<Streams>,
+    pub parses: Option<Parses>,
     pub ratios: Vec<Ratio>,
     /// What a reader must know.
     pub notes: Vec<String>,
@@ -170,6 +172,7 @@ impl Report {
             memory: Memory::default(),
             waits: None,
             streams: None,
+            parses: None,
             ratios: Vec::new(),
             notes,
         }
@@ -275,6 +278,9 @@ impl fmt::Display for Report {
         }
         if let Some(streams) = &self.streams {
             write!(out, "\n{streams}")?;
+        }
+        if let Some(parses) = &self.parses {
+            write!(out, "\n{parses}")?;
         }
         for note in &self.notes {
             writeln!(out, "note: {note}")?;

@@ -53,6 +53,7 @@ pub struct Bench {
 #[derive(Clone, Copy, ValueEnum)]
 enum Only {
     Streams,
+    Parses,
 }
 
 /// The folder of the private server and the logs, in the data directory: on the disk that a private
@@ -109,6 +110,7 @@ fn settings(command: &Bench, folder: PathBuf) -> Result<Settings, Failure> {
         part: match command.only {
             None => Part::All,
             Some(Only::Streams) => Part::Streams,
+            Some(Only::Parses) => Part::Parses,
         },
         program: std::env::current_exe().map_err(Failure::no)?,
         folder,
