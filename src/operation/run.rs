@@ -17,6 +17,7 @@ use super::outcome::Outcome;
 use super::scope::Run;
 use super::{chat, commit, parse};
 use crate::domain::failure::FailureKind;
+use crate::domain::parse::Profile;
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::record::{State, StoredAnswer};
 use crate::domain::request::RunRequest;
@@ -123,9 +124,17 @@ impl<'a> Run<'a> {
         own.then(|| self.asked())
     }
 
-    /// What an input was refused by: the model and, since it was sent with it, the conversation so far.
+    /// What an input was refused by: the model and, since it was sent with it, the conversation so far or
+    /// the profile.
     fn asked(&self) -> String {
-        format!("{} after {} turns", self.model.identity, self.claim.head_seq)
+        let model = &self.model.identity;
+        match self.request {
+            RunRequest::Chat(_) => format!("{model} after {} turns", self.claim.head_seq),
+            RunRequest::Parse(request) => {
+                let profile = self.inner.parsing.profiles.get(&request.profile);
+                format!("{model} for {}", profile.map(Profile::identity).unwrap_or_default())
+            }
+        }
     }
 
     async fn commit(
