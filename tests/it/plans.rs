@@ -18,8 +18,9 @@ const GROWING: [&str; 8] = [
     "outbox",
     "derived_keys",
 ];
-/// An index that holds what runs now and nothing else: read whole, it is short.
-const SHORT_INDEX: &str = "_owner_idx";
+/// Indexes that hold what runs now, waits for delivery or was given up, and nothing else: read whole,
+/// they are short.
+const SHORT_INDEXES: [&str; 3] = ["_owner_idx", "outbox_waiting", "outbox_dead"];
 /// What goes through whole tables on purpose: work in the background, in pieces, and for people.
 const WHOLE_TABLES: [&str; 5] = [
     "cleaning.",
@@ -38,9 +39,17 @@ fn whole_reads(plan: &[String]) -> Vec<&String> {
     };
     // Of a tenant's rows, all are as bad as of a table's.
     let keyed = |line: &String| {
-        line.contains(" AND ") && line.contains("Index Cond") || line.contains("TID Cond")
+        line.contains(" AND ") && line.contains("Index Cond")
+            || line.contains("TID Cond")
+            // From the oldest on, up to a time and a number of rows.
+            || line.contains("Index Cond: (published_at <")
     };
-    let by_key = |at: usize| plan[at].contains(SHORT_INDEX) || plan.get(at + 1).is_some_and(keyed);
+    let short = |line: &String| SHORT_INDEXES.iter().any(|index| line.contains(index));
+    // A bitmap's index stands under its heap, behind its conditions.
+    let under = |at: usize| {
+        plan[at].contains("Bitmap Heap Scan") && plan[at + 1..].iter().take(3).any(short)
+    };
+    let by_key = |at: usize| short(&plan[at]) || under(at) || plan.get(at + 1).is_some_and(keyed);
     (0..plan.len()).filter(|&at| reads(&plan[at]) && !by_key(at)).map(|at| &plan[at]).collect()
 }
 
