@@ -1,6 +1,8 @@
 //! The composition root: the only file that names every concrete type. It builds a node from its
 //! configuration and takes it down again, in order.
 
+mod events;
+
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -9,7 +11,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
-use crate::background::{Keeper, Sweep};
+use crate::background::{EventSweep, Keeper, Sweep};
 use crate::captures::{Captures, CapturesError};
 use crate::clock::Clock;
 use crate::config::{self, Config};
@@ -44,6 +46,8 @@ pub enum AppError {
     Listen { address: SocketAddr, error: std::io::Error },
     #[error("{0}")]
     Provider(String),
+    #[error("outbox.sinks: {name}: {problem}")]
+    Sink { name: String, problem: String },
     #[error("no client for other nodes: {0}")]
     Peers(String),
     #[error(transparent)]
@@ -119,6 +123,7 @@ impl App {
         }
         let models = models(&config, &clock, &faults)?;
         let parsing = parsing(&config, setup.program, &clock)?;
+        let sinks = events::sinks(&config.outbox, &clock)?;
         // Bound before anything is announced: the address that other nodes reach may hold its port.
         let listener = TcpListener::bind(config.listen)
             .await
@@ -146,7 +151,7 @@ impl App {
             store: store.clone(),
             clock: clock.clone(),
             lifecycle: lifecycle.clone(),
-            faults,
+            faults: faults.clone(),
             settings: operation_settings(&config),
             models,
             runs,
@@ -162,6 +167,11 @@ impl App {
             derive_window: idempotency.derive_window,
         };
         keeper.start();
+        if let Some(kept) = config.retention.published_events {
+            let (store, clock, lifecycle) = (store.clone(), clock.clone(), lifecycle.clone());
+            EventSweep { store, clock, lifecycle, kept }.start();
+        }
+        events::relay(&config.outbox, sinks, &store, &clock, &lifecycle, faults).start();
         let http = Http {
             operations,
             clock: clock.clone(),

@@ -15,6 +15,7 @@ mod models;
 mod profiles;
 mod secret;
 mod sections;
+mod sinks;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -53,8 +54,7 @@ pub struct Config {
     pub captures: Captures,
     pub chat: Chat,
     pub retention: Retention,
-    /// Where events go. Empty: they stay in the table.
-    pub sinks: Vec<Sink>,
+    pub outbox: Outbox,
     /// What is allowed and probably not meant, a sentence each, for the log at start.
     pub warnings: Vec<String>,
 }
@@ -150,20 +150,51 @@ pub struct Model {
     pub rules: AnswerRules,
 }
 
+/// `[outbox]`: how events leave the table.
+#[derive(Debug, Clone)]
+pub struct Outbox {
+    /// Whether this node relays events.
+    pub relay: bool,
+    /// Between two looks at a quiet outbox.
+    pub poll: Duration,
+    /// Events read at once, at least 1.
+    pub batch: u32,
+    /// Refusals, at least 1, and the time since the first of them: with both over, an event is given
+    /// up.
+    pub max_attempts: u32,
+    pub give_up_after: Duration,
+    /// Where events go. Empty: they stay in the table.
+    pub sinks: Vec<Sink>,
+}
+
 /// Where the outbox relay delivers events.
 #[derive(Debug, Clone)]
-pub enum Sink {
+pub struct Sink {
+    /// Under which acknowledgements are kept; unique.
+    pub name: String,
+    pub place: SinkPlace,
+}
+
+/// The kinds of sinks.
+#[derive(Debug, Clone)]
+pub enum SinkPlace {
     Webhook {
         url: String,
-        /// Signs every delivery.
+        /// Signs every delivery; several, separated by blanks, sign it each.
         secret: SecretVariable,
         /// Whether the address may lie in a private network.
         allow_private: bool,
+        /// Of a whole delivery.
+        timeout: Duration,
     },
     Nats {
         url: String,
         /// The server's token, where it wants one.
         secret: Option<SecretVariable>,
+        /// `{type}` in it stands for the event's type.
+        subject: String,
+        /// Of a whole delivery.
+        timeout: Duration,
     },
     Stdout,
 }

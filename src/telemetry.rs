@@ -214,6 +214,13 @@ fn introduce() {
         "oncekey_outbox_lag_seconds",
         "Age of the oldest event that waits for delivery"
     );
+    describe_gauge!("oncekey_outbox_dead", "Events that were given up");
+    describe_gauge!("oncekey_outbox_sink_up", "Whether a sink takes events");
+    describe_counter!("oncekey_outbox_published_total", "Events that a sink took");
+    describe_counter!(
+        "oncekey_outbox_failed_total",
+        "Deliveries that a sink did not take, by kind"
+    );
     describe_gauge!("oncekey_partition_runway_days", "Days ahead of today that have a partition");
 
     // Those without labels are there from the start: a rate of what does not exist is no alert.

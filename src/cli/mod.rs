@@ -8,6 +8,7 @@ mod bench;
 mod database;
 mod key;
 mod migrate;
+mod outbox;
 mod partitions;
 mod read_document;
 mod serve;
@@ -42,6 +43,8 @@ enum Command {
     Key(key::Key),
     /// Look after the daily partitions.
     Partitions(partitions::Partitions),
+    /// Look at events that wait, and deliver dead letters after all.
+    Outbox(outbox::Outbox),
     /// What was used and what it cost, for finance.
     Usage(usage::Usage),
     /// Check the invariants, a line each; exit status 1 where one is broken.
@@ -137,6 +140,10 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Partitions(command) => {
             let config = load(None, command.database.database_url.clone())?;
             partitions::run(command, config).await
+        }
+        Command::Outbox(command) => {
+            let config = load(None, command.database.database_url.clone())?;
+            outbox::run(command, config).await
         }
         Command::Usage(command) => {
             let config = load(None, command.database.database_url.clone())?;

@@ -5,16 +5,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use url::Url;
-
-use super::file::{File, Kind, ProviderSection, RouteEntry, SinkEntry, SinkKind};
+use super::file::{File, Kind, ProviderSection, RouteEntry};
 use super::layers::Layers;
 use super::models;
 use super::profiles;
-use super::wrong::{SIMULATED, Wrong, at_least_one, given, wrong};
+use super::sinks;
+use super::wrong::{SIMULATED, Wrong, address, at_least_one, given, longer_than_zero, wrong};
 use super::{
     Captures, Config, ConfigError, Database, DatabaseUrl, Environment, Provider, ProviderKind,
-    Route, SecretVariable, Simulated, Sink, Upstream,
+    Route, SecretVariable, Simulated, Upstream,
 };
 
 /// The longest wait that `Prefer` may ask for.
@@ -60,7 +59,7 @@ fn build(file: File, environment: &Environment, folder: &Path) -> Result<Config,
         captures: captures(&file.captures.location, &file.database.data_dir)?,
         chat: file.chat,
         retention: file.retention,
-        sinks: sinks(&file.outbox.sinks, environment)?,
+        outbox: sinks::check(&file.outbox, environment)?,
         warnings,
     })
 }
@@ -218,30 +217,6 @@ fn upstream(
     Ok(Upstream { api_key, routes })
 }
 
-fn sinks(entries: &[SinkEntry], environment: &Environment) -> Result<Vec<Sink>, Wrong> {
-    let at = |number: usize, field: &str| format!("outbox.sinks[{number}].{field}");
-    let sink = |(number, entry): (usize, &SinkEntry)| {
-        let url = |schemes: &[&str]| match given(entry.url.as_deref()) {
-            Some(url) => address(&at(number, "url"), url, schemes),
-            None => Err(wrong(at(number, "url"), "it is missing")),
-        };
-        let secret = given(entry.secret_env.as_deref())
-            .map(|name| SecretVariable::look_up(name, "the secret of an event sink", environment));
-        match entry.kind {
-            SinkKind::Webhook => Ok(Sink::Webhook {
-                url: url(&["http", "https"])?,
-                secret: secret.ok_or_else(|| {
-                    wrong(at(number, "secret_env"), "it is missing: deliveries are signed")
-                })?,
-                allow_private: entry.allow_private.unwrap_or(false),
-            }),
-            SinkKind::Nats => Ok(Sink::Nats { url: url(&["nats", "tls"])?, secret }),
-            SinkKind::Stdout => Ok(Sink::Stdout),
-        }
-    };
-    entries.iter().enumerate().map(sink).collect()
-}
-
 /// Left out, it is a folder beside what else the server keeps.
 fn captures(location: &str, data_dir: &str) -> Result<Captures, Wrong> {
     let setting = "captures.location";
@@ -259,19 +234,4 @@ fn database_url(setting: &str, text: Option<&str>) -> Result<Option<DatabaseUrl>
     given(text)
         .map(|text| DatabaseUrl::parse(text).map_err(|message| wrong(setting, message)))
         .transpose()
-}
-
-/// An address without a slash at its end, so that paths are put behind it in one way.
-fn address(setting: &str, text: &str, schemes: &[&str]) -> Result<String, Wrong> {
-    let expected = format!("expected {}://host", schemes.join(":// or "));
-    let url = Url::parse(text)
-        .map_err(|error| wrong(setting, format!("{text:?}: {error}; {expected}")))?;
-    if !schemes.contains(&url.scheme()) || url.host_str().is_none() {
-        return Err(wrong(setting, format!("{text:?}: {expected}")));
-    }
-    Ok(text.trim_end_matches('/').to_owned())
-}
-
-fn longer_than_zero(setting: impl Into<String>, period: Duration) -> Result<(), Wrong> {
-    if period.is_zero() { Err(wrong(setting, "it must be longer than 0s")) } else { Ok(()) }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::sections::{Chat, Idempotency, Limits, Parse, Retention, Retry};
-use super::values::{Price, optional_period};
+use super::values::{Price, optional_period, period};
 
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -114,9 +114,16 @@ pub(super) struct ProfileSection {
     pub noun: Option<String>,
 }
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct OutboxSection {
+    pub relay: bool,
+    #[serde(with = "period")]
+    pub poll: Duration,
+    pub batch: u32,
+    pub max_attempts: u32,
+    #[serde(with = "period")]
+    pub give_up_after: Duration,
     pub sinks: Vec<SinkEntry>,
 }
 
@@ -132,9 +139,18 @@ pub(super) enum SinkKind {
 #[serde(deny_unknown_fields)]
 pub(super) struct SinkEntry {
     pub kind: SinkKind,
+    #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default)]
     pub url: Option<String>,
+    #[serde(default)]
     pub secret_env: Option<String>,
+    #[serde(default)]
     pub allow_private: Option<bool>,
+    #[serde(default)]
+    pub subject: Option<String>,
+    #[serde(default, with = "optional_period")]
+    pub timeout: Option<Duration>,
 }
 
 impl Default for File {
@@ -156,6 +172,19 @@ impl Default for File {
             chat: Chat::default(),
             retention: Retention::default(),
             outbox: OutboxSection::default(),
+        }
+    }
+}
+
+impl Default for OutboxSection {
+    fn default() -> Self {
+        OutboxSection {
+            relay: true,
+            poll: Duration::from_millis(100),
+            batch: 100,
+            max_attempts: 10,
+            give_up_after: Duration::from_secs(3_600),
+            sinks: Vec::new(),
         }
     }
 }
@@ -212,9 +241,12 @@ impl File {
         };
         let sink = SinkEntry {
             kind: SinkKind::Stdout,
+            name: text(),
             url: text(),
             secret_env: text(),
             allow_private: Some(false),
+            subject: text(),
+            timeout: Some(Duration::ZERO),
         };
         File {
             database_url: text(),
@@ -223,7 +255,7 @@ impl File {
             providers: BTreeMap::from([("*".to_owned(), provider)]),
             models: BTreeMap::from([("*".to_owned(), model)]),
             profiles: BTreeMap::from([("*".to_owned(), profile)]),
-            outbox: OutboxSection { sinks: vec![sink] },
+            outbox: OutboxSection { sinks: vec![sink], ..OutboxSection::default() },
             ..File::default()
         }
     }

@@ -49,6 +49,11 @@ impl SecretVariable {
         }
     }
 
+    /// The name of the variable.
+    pub fn variable(&self) -> &str {
+        &self.variable
+    }
+
     /// The value; an error that names the variable where it is not set or blank.
     pub fn get(&self) -> Result<&Secret, ConfigError> {
         self.value.as_ref().ok_or_else(|| ConfigError::SecretMissing {

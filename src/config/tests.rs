@@ -72,9 +72,12 @@ fn the_documented_example_is_read_whole() {
         cache_write: Decimal::new(125, 2),
     };
     assert_eq!(model.prices, prices);
-    let [Sink::Webhook { url, secret, allow_private: false }] = &config.sinks[..] else {
-        panic!("{:?}", config.sinks)
+    let [webhook, nats] = &config.outbox.sinks[..] else { panic!("{:?}", config.outbox) };
+    let SinkPlace::Webhook { url, secret, allow_private: false, .. } = &webhook.place else {
+        panic!("{webhook:?}")
     };
+    assert_eq!(webhook.name, "billing");
+    assert!(matches!(&nats.place, SinkPlace::Nats { subject, .. } if subject == "oncekey.{type}"));
     assert_eq!(
         (url.as_str(), secret.get().unwrap().expose()),
         ("https://example.com/hook", "whsec_1")
@@ -94,7 +97,7 @@ fn nothing_configured_serves_a_simulated_model() {
     assert!(config.database.url.is_none());
     assert_eq!(config.limits.max_body, 10 * 1024 * 1024);
     assert_eq!(config.idempotency.retention, Duration::from_secs(24 * 3600));
-    assert!(config.sinks.is_empty() && config.warnings.is_empty());
+    assert!(config.outbox.sinks.is_empty() && config.warnings.is_empty());
 }
 
 #[test]
@@ -187,7 +190,7 @@ fn variables_of_each_type_win_over_the_file() {
     assert_eq!(config.models["other"].provider, "main");
     let ProviderKind::OpenAi(upstream) = &config.providers["main"].kind else { panic!() };
     assert_eq!(upstream.routes[0].base_url, "http://a/v1");
-    assert!(matches!(config.sinks[..], [Sink::Stdout]));
+    assert!(matches!(&config.outbox.sinks[..], [sink] if sink.name == "stdout"));
 }
 
 #[test]

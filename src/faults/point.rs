@@ -1,4 +1,4 @@
-//! The places on an operation's way at which it can be held or ended.
+//! The places on the way of an operation, and of its event, at which it can be held or ended.
 
 use super::table::Fault;
 
@@ -14,16 +14,19 @@ pub enum Point {
     BeforeCommit,
     /// Committed; nobody has been told.
     AfterCommit,
+    /// A sink has taken an event; nothing of it is written down.
+    AfterDelivery,
 }
 
 impl Point {
-    pub const ALL: [Point; 6] = [
+    pub const ALL: [Point; 7] = [
         Point::BeforeClaim,
         Point::AfterClaim,
         Point::BeforeCall,
         Point::AfterCall,
         Point::BeforeCommit,
         Point::AfterCommit,
+        Point::AfterDelivery,
     ];
 
     /// The word in logs.
@@ -35,6 +38,7 @@ impl Point {
             Point::AfterCall => "after_call",
             Point::BeforeCommit => "before_commit",
             Point::AfterCommit => "after_commit",
+            Point::AfterDelivery => "after_delivery",
         }
     }
 
@@ -47,6 +51,7 @@ impl Point {
             Point::AfterCall => Fault::AfterCall,
             Point::BeforeCommit => Fault::BeforeCommit,
             Point::AfterCommit => Fault::AfterCommit,
+            Point::AfterDelivery => Fault::AfterDelivery,
         }
     }
 }

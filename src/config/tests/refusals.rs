@@ -133,6 +133,32 @@ fn what_does_not_hold_together_is_refused() {
             "[[outbox.sinks]]\nkind = 'webhook'\nurl = 'https://a.example'",
             "outbox.sinks[0].secret_env: it is missing: deliveries are signed",
         ),
+        ("[outbox]\nbatch = 0", "outbox.batch: 0 is too few: at least 1"),
+        ("[outbox]\npoll = '0s'", "outbox.poll: it must be longer than 0s"),
+        (
+            "[[outbox.sinks]]\nkind = 'stdout'\nurl = 'https://a.example'",
+            "outbox.sinks[0].url: only a sink of the kind webhook or nats has it",
+        ),
+        (
+            "[[outbox.sinks]]\nkind = 'nats'\nurl = 'nats://a'\nallow_private = true",
+            "outbox.sinks[0].allow_private: only a sink of the kind webhook has it",
+        ),
+        (
+            "[[outbox.sinks]]\nkind = 'nats'\nurl = 'nats://u:p@a'",
+            "outbox.sinks[0].url: a user or a password may not stand in it: secret_env names a secret",
+        ),
+        (
+            "[[outbox.sinks]]\nkind = 'nats'\nurl = 'nats://a'\nsubject = 'a.*'",
+            "outbox.sinks[0].subject: \"a.*\" is no subject: write it like oncekey.{type}",
+        ),
+        (
+            "[[outbox.sinks]]\nkind = 'stdout'\nname = 'a b'",
+            "outbox.sinks[0].name: \"a b\" is no name: at most 64 letters, digits, hyphens, dots and underscores",
+        ),
+        (
+            "[[outbox.sinks]]\nkind = 'stdout'\n[[outbox.sinks]]\nkind = 'stdout'",
+            "outbox.sinks[1].name: another sink is called \"stdout\" already",
+        ),
     ] {
         assert_error(file, NO_VARIABLES, &format!("a.toml: {expected}"));
     }

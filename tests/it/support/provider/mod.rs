@@ -236,7 +236,8 @@ impl Gate {
         patiently("an answer to reach its gate", reached).await.unwrap();
     }
 
-    async fn pass(&self) {
+    /// Comes to the gate, and through it once it is open.
+    pub async fn pass(&self) {
         self.0.send_modify(|state| state.reached += 1);
         let mut state = self.0.subscribe();
         state.wait_for(|state| state.open).await.unwrap();
