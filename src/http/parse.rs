@@ -114,7 +114,10 @@ async fn fields(bytes: Bytes, boundary: String) -> Result<ParseRequest, InvalidP
         if options.len() == MAX_FIELDS {
             return Err(InvalidParse("The form has too many fields.".to_owned()));
         }
-        options.push((name, field.text().await.map_err(wrong)?));
+        let value = field.bytes().await.map_err(wrong)?;
+        let value = String::from_utf8(value.into())
+            .map_err(|_| InvalidParse(format!("The field {name:?} is not UTF-8.")))?;
+        options.push((name, value));
     }
     let file = file.ok_or_else(|| InvalidParse("The form has no field named file.".to_owned()))?;
     ParseRequest::from_options(options, file)
