@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::parse::input_of;
 use super::{Operations, database_problem};
+use crate::captures::CapturesError;
 use crate::domain::api_key::{ApiKey, ApiRole, Bearer};
 use crate::domain::chat;
 use crate::domain::failure::FailureKind;
@@ -14,6 +15,7 @@ use crate::domain::parse::Input;
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::record::{Record, State};
 use crate::domain::usage_report::{UsageQuery, UsageRow};
+use crate::domain::verdict::detail_of;
 use crate::store::{DAYS_AHEAD, Deletion, KeptCall, KnownKey, StoreError, TurnPage};
 
 /// Whether this node should get traffic.
@@ -149,14 +151,24 @@ impl Operations {
     ) -> Result<Input, Problem> {
         let found = self.0.store.capture(tenant, capture, subject).await;
         let found = found.map_err(|error| database_problem(id, &error))?;
-        let Some(capture) = found else {
+        let missing = || {
             let detail = "There is no stored input with this capture_id.";
-            return Err(Problem::new(ErrorCode::NotFound, id, detail));
+            Problem::new(ErrorCode::NotFound, id, detail)
         };
+        let capture = found.ok_or_else(missing)?;
         let bytes = self.0.parsing.captures.get(&capture.location).await.map_err(|error| {
             tracing::error!(event = "capture_failed", request_id = %id, capture_id = %capture.id, %error, "a stored input could not be read");
-            let detail = "The stored input cannot be read just now; send the same request again.";
-            Problem::new(ErrorCode::DatabaseUnavailable, id, detail)
+            match error {
+                // Deleted behind our back; asking again brings nothing back.
+                CapturesError::Missing { .. } => missing(),
+                error if error.is_passing() => {
+                    let detail = "The stored input cannot be read just now; send the same request again.";
+                    Problem::new(ErrorCode::DatabaseUnavailable, id, detail)
+                }
+                CapturesError::Location { .. } | CapturesError::Store { .. } => {
+                    Problem::new(ErrorCode::Internal, id, detail_of(FailureKind::Internal))
+                }
+            }
         })?;
         Ok(input_of(&capture.content_type, bytes))
     }

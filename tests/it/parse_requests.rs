@@ -185,6 +185,47 @@ async fn an_end_users_stored_input_is_that_users_alone() {
     scene.end().await;
 }
 
+/// A folder for stored inputs that is this test's own.
+fn own_folder(name: &str) -> (std::path::PathBuf, NodeOptions) {
+    let id = Uuid::new_v4();
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{id}"));
+    let options =
+        NodeOptions::default().set("ONCEKEY_CAPTURES__LOCATION", folder.to_str().unwrap());
+    (folder, options)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_input_that_was_deleted_is_not_found_and_not_asked_for_again() {
+    let (folder, options) = own_folder("deleted");
+    let scene = Scene::start(options).await;
+    scene.provider.reply_by(echo);
+    assert_eq!(scene.client.parse(scene.key, "MARA: yes\n").await.status, 200);
+    let capture = scene.database.text("select capture_id::text from captures").await;
+    let location = scene.database.text("select location from captures").await;
+    std::fs::remove_file(folder.join(location)).unwrap();
+    let answer = scene.client.parse_with(Uuid::new_v4(), json!({"capture_id": capture})).await;
+    assert_eq!((answer.status, &*answer.error()), (404, "not_found"));
+    scene.end().await;
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_input_that_cannot_be_stored_before_somebody_mends_the_store_is_our_fault() {
+    let (folder, options) = own_folder("refused");
+    let scene = Scene::start(options).await;
+    scene.provider.reply_by(echo);
+    // A file where the tenant's folder belongs: for root, too, there is no way.
+    std::fs::write(folder.join("t1"), b"").unwrap();
+    let answer = scene.client.parse(scene.key, "MARA: yes\n").await;
+    assert_eq!((answer.status, &*answer.error()), (500, "internal"));
+    assert_eq!(answer.json()["retryable"], false);
+    assert_eq!(scene.provider.count(), 0, "nothing is spent on what is not stored");
+    std::fs::remove_file(folder.join("t1")).unwrap();
+    assert_eq!(scene.client.parse(scene.key, "MARA: yes\n").await.status, 200);
+    scene.end().await;
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_input_without_a_key_is_one_operation_within_the_window() {
     let scene = Scene::start(pieces_of(450)).await;

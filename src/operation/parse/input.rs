@@ -36,10 +36,11 @@ pub async fn keep(run: &Run<'_>, request: &ParseRequest) -> Result<Uuid, Failed>
     // The operation's own id: whoever stores it again after a crash writes the same bytes to the same
     // place.
     let id = operation_id.0;
-    let location = captures
-        .put(tenant, id, bytes.clone())
-        .await
-        .map_err(|error| failed(&error, FailureKind::Storage))?;
+    let location = captures.put(tenant, id, bytes.clone()).await.map_err(|error| {
+        // Permissions and settings are ours to mend: nobody need ask again before that.
+        let kind = if error.is_passing() { FailureKind::Storage } else { FailureKind::Internal };
+        failed(&error, kind)
+    })?;
     let capture = Capture {
         id,
         operation_id,
