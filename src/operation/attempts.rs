@@ -85,7 +85,7 @@ struct Progress {
 impl<'m, T> Attempts<'_, 'm, T> {
     /// Calls until there is an answer or a reason to stop.
     pub async fn run(&self, prompt: &Prompt) -> Result<Answered<'m, T>, Failed> {
-        self.go_on(prompt, Vec::new(), Shape::default()).await
+        self.go_on(prompt, Vec::new(), Shape::default(), None).await
     }
 
     /// The same after a call whose answer was taken and found empty: hotter, and told so, once.
@@ -94,9 +94,10 @@ impl<'m, T> Attempts<'_, 'm, T> {
         let diagnosis = diagnose(&facts);
         let hotter = self.model(0).is_some_and(Model::takes_temperature);
         let wrong = feedback(diagnosis.kind, &facts);
-        let shape = Shape::default().changed(Change::Feedback { hotter }, wrong);
+        let change = Change::Feedback { hotter };
+        let shape = Shape::default().changed(change, wrong);
         let empty = FailedCall::new(&diagnosis, (0, 0), |_| false, None);
-        self.go_on(prompt, vec![empty], shape).await
+        self.go_on(prompt, vec![empty], shape, Some(change.to_string())).await
     }
 
     async fn go_on(
@@ -104,13 +105,14 @@ impl<'m, T> Attempts<'_, 'm, T> {
         prompt: &Prompt,
         history: Vec<FailedCall>,
         shape: Shape,
+        changed: Option<String>,
     ) -> Result<Answered<'m, T>, Failed> {
         let mut at = Progress {
             history,
             shape,
             route: self.model(0).map_or(0, |model| self.routes.of(model.provider.name())),
             waited: Duration::ZERO,
-            changed: None,
+            changed,
             backed_off: Duration::ZERO,
             output_shown: false,
         };

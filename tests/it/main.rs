@@ -51,6 +51,7 @@ mod panics;
 mod parse_answers;
 mod parse_failures;
 mod parse_golden;
+mod parse_money;
 mod parse_requests;
 mod parse_runs;
 mod partition_command;

@@ -5,9 +5,11 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::parse_answers::{Scene, pieces_of};
-use crate::support::node::NodeOptions;
+use crate::support::node::{NodeOptions, assert_clean, new_key};
 use crate::support::parse::{echo, found_in, piece_of, rows, script};
-use crate::support::provider::{Reply, fixture};
+use crate::support::process::ProcessNode;
+use crate::support::provider::{Reply, ScriptedProvider, fixture};
+use crate::support::{Client, TestDatabase};
 
 const ONE_LINE: &str = "MARA: Is it boiling?\n";
 
@@ -273,4 +275,27 @@ async fn a_provider_with_one_place_still_reads_a_long_text() {
     let answer = scene.client.parse(scene.key, &text).await;
     assert_eq!(rows(&answer), found_in(&text)["dialogue"].as_array().unwrap().clone());
     scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pieces_without_a_place_wait_and_do_not_ask_for_one_over_and_over() {
+    let database = TestDatabase::new().await;
+    let provider = ScriptedProvider::start().await;
+    provider.reply_by(echo);
+    let one_place = [
+        ("ONCEKEY_PARSE__CHUNK_CHARS", "450"),
+        ("ONCEKEY_PROVIDERS__MAIN__MAX_CONCURRENCY", "1"),
+        ("ONCEKEY_PROVIDERS__MAIN__SLOT_WAIT", "0s"),
+    ];
+    let node = ProcessNode::on(&database, &provider, &one_place).await;
+    let store = database.store();
+    let client = Client::new(node.address, &new_key(&store, "t1", "client", None).await);
+    let text = script(100);
+    let answer = client.parse(Uuid::new_v4(), &text).await;
+    assert_eq!(rows(&answer), found_in(&text)["dialogue"].as_array().unwrap().clone());
+    let pieces = provider.count();
+    assert!(pieces > 20, "{pieces}");
+    let refused = node.events("run_failed").len();
+    assert!(refused <= 2 * pieces, "{refused} times no place for {pieces} pieces");
+    assert_clean(&store).await;
 }

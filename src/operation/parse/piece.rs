@@ -88,9 +88,16 @@ impl Piece {
     }
 }
 
-/// Everything that the answer to a prompt depends on, hashed: an equal question has an equal hash in
-/// every run, and at no other model or profile.
-pub fn asked(profile: &Profile, model: &Model, prompt: &Prompt) -> [u8; 32] {
+/// Everything that the answer about a piece depends on, hashed: an equal question has an equal hash in
+/// every run, and at no other model or profile. Two pieces that read the same are two questions, each
+/// with a call of its own. `again`: asked hotter, since the first answer held nothing.
+pub fn asked(
+    profile: &Profile,
+    model: &Model,
+    piece: &Piece,
+    prompt: &Prompt,
+    again: bool,
+) -> [u8; 32] {
     let mut hasher = Sha256::new();
     let mut part = |bytes: &[u8]| {
         hasher.update((bytes.len() as u64).to_be_bytes());
@@ -98,6 +105,9 @@ pub fn asked(profile: &Profile, model: &Model, prompt: &Prompt) -> [u8; 32] {
     };
     part(profile.identity().as_bytes());
     part(model.identity.as_bytes());
+    for number in [piece.index, piece.range().0, usize::from(again)] {
+        part(&(number as u64).to_be_bytes());
+    }
     for message in prompt.messages.iter() {
         part(message.content.as_bytes());
     }

@@ -75,11 +75,27 @@ pub struct Asking<'r> {
     pieces: Vec<Piece>,
 }
 
+/// A piece to be asked about.
+#[derive(Clone)]
+struct Task {
+    piece: Piece,
+    look: Look,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    First,
+    /// Its first answer held nothing: hotter. `strict`: another answer that holds nothing is none.
+    Again {
+        strict: bool,
+    },
+}
+
 /// Where the asking stands.
 struct Progress {
-    waiting: VecDeque<Piece>,
-    /// Found no place at the provider; they wait until another piece of this run ends.
-    put_back: Vec<Piece>,
+    waiting: VecDeque<Task>,
+    /// Tasks under way at once, as far as there are places at the provider.
+    width: usize,
     got: BTreeMap<Place, (Piece, Got)>,
     gaps: BTreeMap<Place, Gap>,
     /// Pieces left of each chunk.
@@ -112,45 +128,46 @@ impl<'r> Asking<'r> {
 
     /// Asks about everything.
     pub async fn all(&self, allow_gaps: bool) -> Result<Found, Failed> {
+        let first = |piece: &Piece| Task { piece: piece.clone(), look: Look::First };
         let mut at = Progress {
-            waiting: self.pieces.iter().cloned().collect(),
-            put_back: Vec::new(),
+            waiting: self.pieces.iter().map(first).collect(),
+            width: self.run.inner.parsing.parallel,
             got: BTreeMap::new(),
             gaps: BTreeMap::new(),
             left: vec![1; self.pieces.len()],
             stop: None,
         };
         self.tell_progress(&at);
-        let mut under_way = FuturesUnordered::new();
-        loop {
-            while at.stop.is_none() && under_way.len() < self.run.inner.parsing.parallel {
-                let Some(piece) = at.waiting.pop_front() else { break };
-                under_way.push(self.one(piece));
-            }
-            let Some((piece, outcome)) = under_way.next().await else { break };
-            let others = !under_way.is_empty();
-            match outcome {
-                Ok(got) => self.done(&mut at, piece, got),
-                Err(failed) => self.failed(&mut at, piece, failed, others, allow_gaps)?,
-            }
-        }
-        match at.stop.take() {
-            Some(failed) => Err(failed),
-            None => self.found(at).await,
-        }
-    }
-
-    /// What is in the result, or that nothing is.
-    async fn found(&self, mut at: Progress) -> Result<Found, Failed> {
-        let nothing =
-            |at: &Progress| at.got.values().all(|(_, got)| self.profile.is_empty(&got.value));
-        if nothing(&at) {
+        self.work_off(&mut at, allow_gaps).await?;
+        let says_nothing = |(_, got): &(Piece, Got)| self.profile.is_empty(&got.value);
+        if at.got.values().all(says_nothing) {
             if let Some(gap) = at.gaps.values().next() {
                 // What was read says nothing, and something could not be read.
                 return Err(Failed { heard: true, ..Failed::of(gap.kind) });
             }
-            self.look_once_more(&mut at).await?;
+            self.look_once_more(&mut at, allow_gaps).await?;
         }
+        Ok(self.found(at))
+    }
+
+    /// Until nothing waits and nothing is under way.
+    async fn work_off(&self, at: &mut Progress, allow_gaps: bool) -> Result<(), Failed> {
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            while at.stop.is_none() && under_way.len() < at.width {
+                let Some(task) = at.waiting.pop_front() else { break };
+                under_way.push(self.one(task));
+            }
+            let Some((task, outcome)) = under_way.next().await else { break };
+            match outcome {
+                Ok(got) => self.done(at, task.piece, got),
+                Err(failed) => self.failed(at, task, failed, under_way.len(), allow_gaps)?,
+            }
+        }
+        at.stop.take().map_or(Ok(()), Err)
+    }
+
+    fn found(&self, at: Progress) -> Found {
         let (mut values, mut paid) = (Vec::new(), Vec::new());
         for (_, got) in at.got.into_values() {
             values.push(got.value);
@@ -159,14 +176,18 @@ impl<'r> Asking<'r> {
             }
         }
         let result = merge(self.profile, values).into_value();
-        Ok(Found { result, gaps: at.gaps.into_values().collect(), paid })
+        Found { result, gaps: at.gaps.into_values().collect(), paid }
     }
 
     fn done(&self, at: &mut Progress, piece: Piece, got: Got) {
-        at.waiting.extend(at.put_back.drain(..));
+        at.width = (at.width + 1).min(self.run.inner.parsing.parallel);
         let (index, place) = (piece.index, (piece.index, piece.range().0));
-        at.got.insert(place, (piece, got));
-        self.piece_ended(at, index);
+        match at.got.insert(place, (piece, got)) {
+            None => self.piece_ended(at, index),
+            Some((_, Got { source: Source::Call(call_no), .. })) => self.calls.set_aside(call_no),
+            // It is counted only where the commit says so.
+            Some((_, Got { source: Source::Paid(_), .. })) => {}
+        }
     }
 
     fn piece_ended(&self, at: &mut Progress, index: usize) {
@@ -183,33 +204,40 @@ impl<'r> Asking<'r> {
         self.run.stream.progress(done, at.left.len());
     }
 
-    /// What follows a piece that failed. The error ends the run at once.
+    /// What follows a task that failed while so many `others` are under way. The error ends the run at
+    /// once.
     fn failed(
         &self,
         at: &mut Progress,
-        piece: Piece,
+        task: Task,
         failed: Failed,
-        others: bool,
+        others: usize,
         allow_gaps: bool,
     ) -> Result<(), Failed> {
         let kind = failed.kind;
-        // The places at the provider are this run's own pieces': as long as one of them ends, another
-        // gets its place.
-        if kind == FailureKind::NoSlot && !failed.heard && others {
-            at.put_back.push(piece);
+        // The places at the provider are this run's own pieces': as soon as one of them ends, another
+        // gets its place. Until then no other is tried in vain.
+        if kind == FailureKind::NoSlot && !failed.heard && others > 0 {
+            at.width = others;
+            at.waiting.push_front(task);
             return Ok(());
         }
-        at.waiting.extend(at.put_back.drain(..));
+        if task.look != Look::First && lies_in_the_piece(kind) {
+            // Its first answer was whole, and stands.
+            return Ok(());
+        }
+        let piece = task.piece;
         if matches!(kind, FailureKind::Truncated | FailureKind::TooLarge)
-            && let Some([first, second]) = piece.halves(self.content)
+            && let Some(halves) = piece.halves(self.content)
         {
             let (from, to) = piece.range();
             tracing::info!(event = "retrying", %kind, wait_ms = 0, chunk = piece.index, from, to, "asking about each half");
             if let Some(left) = at.left.get_mut(piece.index) {
                 *left += 1;
             }
-            at.waiting.push_front(second);
-            at.waiting.push_front(first);
+            for piece in halves.into_iter().rev() {
+                at.waiting.push_front(Task { piece, look: Look::First });
+            }
             return Ok(());
         }
         if allow_gaps && lies_in_the_piece(kind) {
@@ -236,30 +264,60 @@ impl<'r> Asking<'r> {
         Failed { detail: detail.or(failed.detail), ..failed }
     }
 
-    /// One piece, from an earlier run or by asking.
-    async fn one(&self, piece: Piece) -> (Piece, Result<Got, Failed>) {
-        let outcome = self.got(&piece).await;
-        (piece, outcome)
+    async fn one(&self, task: Task) -> (Task, Result<Got, Failed>) {
+        let outcome = self.got(&task).await;
+        (task, outcome)
     }
 
-    async fn got(&self, piece: &Piece) -> Result<Got, Failed> {
+    /// One piece, from an earlier run or by asking.
+    async fn got(&self, task: &Task) -> Result<Got, Failed> {
+        let Task { piece, look } = task;
+        let again = *look != Look::First;
+        let strict = match look {
+            // Where there is but one piece, nothing in it is nothing at all.
+            Look::First => self.pieces.len() == 1 && !piece.halved,
+            Look::Again { strict } => *strict,
+        };
         let prompt = piece.prompt(self.profile, self.content);
-        let question = asked(self.profile, self.run.model, &prompt);
-        // Where there is but one piece, nothing in it is nothing at all.
-        let strict = self.pieces.len() == 1 && !piece.halved;
-        if let Some(kept) = self.kept.get(&question)
-            && let Ok(value) = serde_json::from_str(&kept.value)
-        {
-            tracing::info!(event = "chunk_kept", chunk = piece.index, run = %kept.call.request_id, "an earlier run has it");
-            metrics::counter!("oncekey_chunks_kept_total").increment(1);
-            return Ok(Got { value, source: Source::Paid(kept.call.clone()) });
+        let question = asked(self.profile, self.run.model, piece, &prompt, again);
+        if let Some(got) = self.kept(piece, &question, strict) {
+            return Ok(got);
+        }
+        if !again && self.was_halved(piece) {
+            return Err(Failed::of(FailureKind::Truncated));
         }
         let accept = |answer: &Answer| accept(self.profile, answer, strict);
         let attempts =
             self.run.attempts(&self.ladder, &self.routes, self.calls, &self.rules, &accept);
-        let answered = attempts.run(&prompt).await?;
+        let answered =
+            if again { attempts.run_hotter(&prompt).await } else { attempts.run(&prompt).await }?;
         self.keep(question, &answered).await?;
         Ok(Got { source: Source::Call(answered.call_no), value: answered.accepted })
+    }
+
+    /// What an earlier run was answered.
+    fn kept(&self, piece: &Piece, question: &[u8; 32], strict: bool) -> Option<Got> {
+        let kept = self.kept.get(question)?;
+        let value = serde_json::from_str(&kept.value).ok()?;
+        if strict && self.profile.is_empty(&value) {
+            return None;
+        }
+        tracing::info!(event = "chunk_kept", chunk = piece.index, run = %kept.call.request_id, "an earlier run has it");
+        metrics::counter!("oncekey_chunks_kept_total").increment(1);
+        Some(Got { value, source: Source::Paid(kept.call.clone()) })
+    }
+
+    /// Whether an earlier run has a half of it: the whole does not fit, and costs most of all to ask about.
+    fn was_halved(&self, piece: &Piece) -> bool {
+        if self.kept.is_empty() {
+            return false;
+        }
+        let has = |half: Piece| {
+            let prompt = half.prompt(self.profile, self.content);
+            let question = asked(self.profile, self.run.model, &half, &prompt, false);
+            self.kept.contains_key(&question)
+        };
+        piece.halves(self.content).is_some_and(|halves| halves.into_iter().any(has))
     }
 
     /// Keeps a piece for the next run. Where that fails the run goes on: its commit decides.
@@ -278,30 +336,19 @@ impl<'r> Asking<'r> {
     }
 
     /// Nothing was found in any piece: the longest is asked about once more, hotter; only where it holds
-    /// something after all are the others.
-    async fn look_once_more(&self, at: &mut Progress) -> Result<(), Failed> {
-        let mut order: Vec<Place> = at.got.keys().copied().collect();
-        let length = |place: &Place| {
-            at.got.get(place).map_or(0, |(piece, _)| piece.range().1 - piece.range().0)
-        };
-        order.sort_by_key(|place| std::cmp::Reverse(length(place)));
-        for (looked, place) in order.into_iter().enumerate() {
-            // A single piece was asked about twice already, by the loop itself.
-            let Some((piece, got)) = at.got.get_mut(&place) else { continue };
-            let prompt = piece.prompt(self.profile, self.content);
-            let accept = |answer: &Answer| accept(self.profile, answer, looked == 0);
-            let attempts =
-                self.run.attempts(&self.ladder, &self.routes, self.calls, &self.rules, &accept);
-            let answered =
-                attempts.run_hotter(&prompt).await.map_err(|failed| self.in_words(failed))?;
-            match &got.source {
-                Source::Call(call_no) => self.calls.set_aside(*call_no),
-                // It is counted only where the commit says so.
-                Source::Paid(_) => {}
-            }
-            *got = Got { source: Source::Call(answered.call_no), value: answered.accepted };
-        }
-        Ok(())
+    /// something after all are the others. A single piece was asked about twice already, by the loop
+    /// itself.
+    async fn look_once_more(&self, at: &mut Progress, allow_gaps: bool) -> Result<(), Failed> {
+        let mut pieces: Vec<Piece> = at.got.values().map(|(piece, _)| piece.clone()).collect();
+        let length = |piece: &Piece| piece.range().1 - piece.range().0;
+        pieces.sort_by_key(|piece| std::cmp::Reverse(length(piece)));
+        let mut pieces = pieces.into_iter();
+        let Some(piece) = pieces.next() else { return Ok(()) };
+        let longest = Task { piece, look: Look::Again { strict: true } };
+        let got = self.got(&longest).await.map_err(|failed| self.in_words(failed))?;
+        self.done(at, longest.piece, got);
+        at.waiting.extend(pieces.map(|piece| Task { piece, look: Look::Again { strict: false } }));
+        self.work_off(at, allow_gaps).await
     }
 }
 
