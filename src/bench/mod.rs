@@ -18,6 +18,7 @@ mod load;
 mod machine;
 mod paced;
 mod parses;
+mod parses_report;
 mod reference;
 mod report;
 mod scenarios;

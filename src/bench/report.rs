@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-use super::parses::Parses;
+use super::parses_report::Parses;
 use super::spread::Spread;
 use super::streams_report::Streams;
 use super::{CONCURRENCIES, Settings, machine};
