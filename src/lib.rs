@@ -8,6 +8,7 @@ pub mod background;
 pub mod bench;
 pub mod captures;
 pub mod cli;
+pub mod client;
 pub mod clock;
 pub mod config;
 pub mod documents;

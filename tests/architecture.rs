@@ -39,7 +39,8 @@ const ROOMS: &[Room] = &[
     Room { name: "operation", rooms: "domain clock faults store provider documents captures streams peers lifecycle", crates: None },
     Room { name: "http", rooms: "domain operation streams clock lifecycle", crates: None },
     Room { name: "background", rooms: "domain clock faults store lifecycle", crates: None },
-    Room { name: "client", rooms: "domain", crates: None },
+    // A leaf, which a program of somebody else's can do with alone.
+    Room { name: "client", rooms: "domain clock", crates: None },
     Room { name: "postgres", rooms: "", crates: Some(POSTGRES_CRATES) },
     // An instrument beside the product, which no room of the product knows.
     Room { name: "bench", rooms: "domain clock store", crates: None },
