@@ -3,14 +3,19 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "commands talk to a terminal")]
 
+mod asking;
 mod audit;
 mod bench;
+mod chat;
 mod database;
 mod key;
 mod migrate;
 mod outbox;
+mod parse;
 mod partitions;
+mod progress;
 mod read_document;
+mod script;
 mod serve;
 mod table;
 mod usage;
@@ -49,6 +54,10 @@ enum Command {
     Usage(usage::Usage),
     /// Check the invariants, a line each; exit status 1 where one is broken.
     Audit(audit::Audit),
+    /// Say something to a server, once or line by line, as a client that repeats what helps.
+    Chat(chat::Chat),
+    /// Have a server parse a file, with its progress.
+    Parse(parse::Parse),
     /// Load against the hot path, as a ratio to the database's own floor in the same run.
     Bench(bench::Bench),
     /// Read one upload for the server that started this.
@@ -153,6 +162,8 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             let config = load(None, command.database.database_url.clone())?;
             audit::run(command, config).await
         }
+        Command::Chat(command) => chat::run(command).await,
+        Command::Parse(command) => parse::run(command).await,
         Command::Bench(command) => {
             let config = load(None, None)?;
             bench::run(command, config).await
