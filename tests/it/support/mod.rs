@@ -14,6 +14,7 @@ pub mod database;
 pub mod direct;
 pub mod events;
 pub mod hook;
+pub mod library;
 pub mod nats;
 pub mod node;
 pub mod old_days;

@@ -1,12 +1,15 @@
 //! The real binary as a process of its own, for tests that kill, stop and signal it.
 
+use std::future::Future;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
@@ -161,9 +164,51 @@ pub struct Ended {
     pub stderr: String,
 }
 
+/// What somebody does at the terminal of a command.
+#[derive(Default)]
+pub struct Typed<'a> {
+    pub stdin: &'a str,
+    /// Another end for its standard error than this test's; nothing of it is collected then.
+    pub stderr: Option<OwnedFd>,
+    /// Ctrl-C, once this is ready.
+    pub interrupt: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
+}
+
 /// Runs a command of the binary to its end.
 pub async fn run(folder: &Path, arguments: &[&str], variables: &[(String, String)]) -> Ended {
-    let output = oncekey(Some(folder), arguments, variables).kill_on_drop(true).output();
+    run_with(folder, arguments, variables, Typed::default()).await
+}
+
+/// The same with somebody at the terminal.
+pub async fn run_with(
+    folder: &Path,
+    arguments: &[&str],
+    variables: &[(String, String)],
+    typed: Typed<'_>,
+) -> Ended {
+    let mut command = oncekey(Some(folder), arguments, variables);
+    command.stdin(Stdio::piped()).kill_on_drop(true);
+    if let Some(stderr) = typed.stderr {
+        command.stderr(stderr);
+    }
+    let mut child = command.spawn().unwrap();
+    // Or the command holds the other end of a terminal open.
+    drop(command);
+    let mut stdin = child.stdin.take().unwrap();
+    // A command that reads none may be gone already.
+    drop(stdin.write_all(typed.stdin.as_bytes()).await);
+    drop(stdin);
+    let pid = child.id().unwrap();
+    let output = child.wait_with_output();
+    tokio::pin!(output);
+    if let Some(interrupt) = typed.interrupt {
+        tokio::select! {
+            _ = &mut output => panic!("it ended before it was interrupted"),
+            () = interrupt => {}
+        }
+        let killed = Command::new("kill").args(["-INT", &pid.to_string()]).status().await;
+        assert!(killed.unwrap().success());
+    }
     let output = patiently("a command to end", output).await.unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ended { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }

@@ -93,6 +93,10 @@ enum Step {
 
 impl Plan {
     fn new(reply: Reply, request: &Request, now: std::time::SystemTime) -> Plan {
+        if matches!(reply.content, Content::Raw { .. }) {
+            // As it stands, to whoever asks: it may play another server than a model's.
+            return Plan::raw(reply, now);
+        }
         let Some(wire) = Wire::of_path(&request.path) else {
             let none = Reply::status(404, &[("content-type", "application/json")], "{}");
             return Plan::raw(none, now);
@@ -107,7 +111,7 @@ impl Plan {
         };
         let charge = |tokens| Charge { number: request.number, model: model.to_owned(), tokens };
         match &reply.content {
-            Content::Raw { .. } => Plan::raw(reply, now),
+            Content::Raw { .. } => unreachable!("answered above"),
             Content::Events(bytes) => {
                 let events = wire::split_events(bytes);
                 Plan { steps: streamed(&reply, 0, events), charge: None }
