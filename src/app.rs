@@ -3,6 +3,7 @@
 
 mod events;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use crate::documents::{Documents, ReadLimits};
 use crate::domain::liveness::LivenessRules;
 use crate::domain::retry::RetryRules;
 use crate::domain::secret::Secret;
+use crate::domain::usage::PriceId;
 use crate::faults::Faults;
 use crate::http::{Http, RenderMetrics, ServerSettings, router, serve};
 use crate::lifecycle::Lifecycle;
@@ -28,7 +30,7 @@ use crate::operation::{
 };
 use crate::peers::Peers;
 use crate::provider::{self, Provider, ProviderKind, ProviderSettings, Route};
-use crate::store::{Store, StoreError, StoreSettings};
+use crate::store::{PricedModel, Store, StoreError, StoreSettings};
 
 /// Beats and looks are not exact; silence and trust are judged with this much to spare.
 const MARGIN: Duration = Duration::from_secs(2);
@@ -121,7 +123,8 @@ impl App {
             }
             tracing::error!(event = "partitions_failed", %error, "a day ahead has no partition");
         }
-        let models = models(&config, &clock, &faults)?;
+        let prices = store.book_prices(priced(&config)).await?;
+        let models = models(&config, &prices, &clock, &faults)?;
         let parsing = parsing(&config, setup.program, &clock)?;
         let sinks = events::sinks(&config.outbox, &clock)?;
         // Bound before anything is announced: the address that other nodes reach may hold its port.
@@ -281,8 +284,24 @@ fn asked(model: &config::Model) -> Asked<'_> {
     }
 }
 
+/// The models as the book of prices has them.
+fn priced(config: &Config) -> Vec<PricedModel> {
+    let priced = |(name, model): (&String, &config::Model)| PricedModel {
+        name: name.clone(),
+        provider: model.provider.clone(),
+        upstream: model.upstream.clone(),
+        prices: model.prices,
+    };
+    config.models.iter().map(priced).collect()
+}
+
 /// All models, those of one provider sharing its client and its slots.
-fn models(config: &Config, clock: &Clock, faults: &Faults) -> Result<Models, AppError> {
+fn models(
+    config: &Config,
+    prices: &BTreeMap<String, PriceId>,
+    clock: &Clock,
+    faults: &Faults,
+) -> Result<Models, AppError> {
     let mut models = Models::new();
     for (name, settings) in &config.providers {
         let built = provider::with_faults(
@@ -312,6 +331,7 @@ fn models(config: &Config, clock: &Clock, faults: &Faults) -> Result<Models, App
                 temperature: model.temperature,
                 images: model.images,
                 prices: model.prices,
+                price: prices.get(model_name).copied(),
                 system: model.system.as_str().into(),
                 rules: model.rules.clone(),
                 tiers: model.tiers.clone(),

@@ -32,6 +32,17 @@ impl UsageSource {
     }
 }
 
+/// A row of the price book (`model_prices.price_id`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PriceId(pub i64);
+
+/// The one row that all of these were counted with; `None` where there were several, or none.
+pub fn common_price(prices: impl IntoIterator<Item = Option<PriceId>>) -> Option<PriceId> {
+    let mut prices = prices.into_iter();
+    let first = prices.next()??;
+    prices.all(|price| price == Some(first)).then_some(first)
+}
+
 /// Prices in US dollars per million tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Prices {
@@ -115,6 +126,17 @@ mod tests {
         // 0.0000000005 lies between 0 and 1 in the last place: to the even one.
         assert_eq!(one.cost(&half(Decimal::new(5, 4))), Some(Decimal::ZERO));
         assert_eq!(one.cost(&half(Decimal::new(15, 4))), Some(Decimal::new(2, 9)));
+    }
+
+    #[test]
+    fn a_receipt_names_a_price_only_where_all_its_calls_were_counted_with_it() {
+        let [one, two] = [Some(PriceId(1)), Some(PriceId(2))];
+        assert_eq!(common_price([one, one, one]), one);
+        assert_eq!(common_price([two]), two);
+        assert_eq!(common_price([one, two]), None);
+        assert_eq!(common_price([one, None]), None);
+        assert_eq!(common_price([None, one]), None);
+        assert_eq!(common_price([]), None);
     }
 
     #[test]

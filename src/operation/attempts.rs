@@ -277,6 +277,7 @@ impl<'m, T> Attempts<'_, 'm, T> {
             model: &model.name,
             route: route_name,
             prices: model.prices,
+            price: model.price,
             changed: at.changed.clone(),
             waited: at.backed_off + slot_wait,
             at: self.clock.utc_now(),

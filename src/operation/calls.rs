@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::domain::failure::FailureKind;
-use crate::domain::usage::{Prices, Usage};
+use crate::domain::usage::{PriceId, Prices, Usage};
 use crate::store::CallRow;
 
 /// The list of a run's calls; clones are one and the same, so that it outlives a run that is dropped.
@@ -29,6 +29,8 @@ pub struct NewCall<'a> {
     pub route: &'a str,
     /// Those of the model.
     pub prices: Prices,
+    /// Where they stand in the book.
+    pub price: Option<PriceId>,
     /// What it changes against the call before.
     pub changed: Option<String>,
     /// Since the call before or the start of the run: between calls and for a slot.
@@ -53,6 +55,7 @@ impl CallLog {
             waited: call.waited,
             usage: Usage::default(),
             cost: None,
+            price: call.price,
             started_at: call.at,
             ended_at: call.at,
         };

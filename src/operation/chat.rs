@@ -157,6 +157,7 @@ fn commit(
         usage: answer.usage,
         usage_source: answer.usage.source(),
         cost,
+        price: model.price,
         event,
         event_payload,
         calls: calls.committed(),

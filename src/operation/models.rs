@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::slots::Slots;
 use crate::domain::prompt::{Parameter, Parameters};
 use crate::domain::rules::AnswerRules;
-use crate::domain::usage::Prices;
+use crate::domain::usage::{PriceId, Prices};
 use crate::provider::Provider;
 
 /// A model as clients name it.
@@ -27,6 +27,8 @@ pub struct Model {
     /// Whether it takes pictures.
     pub images: bool,
     pub prices: Prices,
+    /// Where the prices stand in the book.
+    pub price: Option<PriceId>,
     pub system: Arc<str>,
     /// What an answer of it must keep.
     pub rules: AnswerRules,

@@ -15,7 +15,7 @@ use super::error::StoreError;
 use super::lost_connection;
 use crate::domain::ids::{EventId, TurnId};
 use crate::domain::record::{Guard, RecordKey};
-use crate::domain::usage::{Usage, UsageSource};
+use crate::domain::usage::{PriceId, Usage, UsageSource};
 
 /// One HTTP request to a provider, as it is kept.
 #[derive(Debug, Clone)]
@@ -33,6 +33,8 @@ pub struct CallRow {
     pub waited: Duration,
     pub usage: Usage,
     pub cost: Option<Decimal>,
+    /// What the cost was counted with.
+    pub price: Option<PriceId>,
     pub started_at: DateTime<Utc>,
     pub ended_at: DateTime<Utc>,
 }
@@ -56,6 +58,8 @@ pub struct ChatCommit {
     pub usage: Usage,
     pub usage_source: UsageSource,
     pub cost: Option<Decimal>,
+    /// What the cost was counted with.
+    pub price: Option<PriceId>,
     pub event: EventId,
     /// A JSON object as text.
     pub event_payload: String,
@@ -163,19 +167,21 @@ async fn write_chat(
         receipt as (
             insert into usage_receipts (tenant_id, operation_id, request_id, idempotency_key, endpoint,
                 subject, model, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens,
-                reasoning_tokens, usage_source, cost_usd, provider_calls, event_id, record_day)
+                reasoning_tokens, usage_source, cost_usd, provider_calls, event_id, record_day, price_id)
             select won.tenant_id, won.operation_id, won.request_id, won.idempotency_key, won.endpoint,
-                won.subject, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22::uuid, won.day from won),
+                won.subject, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22::uuid, won.day,
+                $42
+            from won),
         calls as (
             insert into provider_calls (tenant_id, operation_id, request_id, call_no, counted,
                 provider, model, route, status, failure_kind, changed, input_tokens,
                 cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens,
-                cost_usd, started_at, ended_at, waited_ms)
+                cost_usd, started_at, ended_at, waited_ms, price_id)
             select won.tenant_id, won.operation_id, won.request_id, n.* from won, unnest($24::int[],
                 $25::bool[], $26::text[], $27::text[], $28::text[], $29::int[], $30::text[],
                 $31::text[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bigint[],
                 $36::bigint[], $37::numeric[], $38::timestamptz[], $39::timestamptz[],
-                $40::bigint[]) as n),
+                $40::bigint[], $41::bigint[]) as n),
         event as (
             insert into outbox (id, tenant_id, aggregatetype, aggregateid, type, payload)
             select $22::uuid, won.tenant_id, 'conversation', won.conversation_id, 'call_completed',
@@ -223,6 +229,8 @@ async fn write_chat(
         &calls.started_at,
         &calls.ended_at,
         &calls.waited_ms,
+        &calls.price as &[Option<i64>],
+        commit.price.map(|price| price.0),
     )
     .fetch_one(connection)
     .await?;
@@ -249,6 +257,7 @@ pub(super) struct CallColumns {
     pub started_at: Vec<DateTime<Utc>>,
     pub ended_at: Vec<DateTime<Utc>>,
     pub waited_ms: Vec<i64>,
+    pub price: Vec<Option<i64>>,
 }
 
 impl CallColumns {
@@ -272,6 +281,7 @@ impl CallColumns {
             columns.started_at.push(call.started_at);
             columns.ended_at.push(call.ended_at);
             columns.waited_ms.push(i64::try_from(call.waited.as_millis()).unwrap_or(i64::MAX));
+            columns.price.push(call.price.map(|price| price.0));
         }
         columns
     }

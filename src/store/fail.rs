@@ -60,12 +60,12 @@ impl Store {
                             insert into provider_calls (tenant_id, operation_id, request_id, call_no, counted,
                                 provider, model, route, status, failure_kind, changed, input_tokens,
                                 cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens,
-                                cost_usd, started_at, ended_at, waited_ms)
+                                cost_usd, started_at, ended_at, waited_ms, price_id)
                             select $1, $11, $5, n.* from unnest($12::int[], $13::bool[], $14::text[],
                                 $15::text[], $16::text[], $17::int[], $18::text[], $19::text[],
                                 $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[],
                                 $24::bigint[], $25::numeric[], $26::timestamptz[], $27::timestamptz[],
-                                $28::bigint[]) as n
+                                $28::bigint[], $31::bigint[]) as n
                             on conflict do nothing),
                         remembered as (
                             insert into refused_inputs as r (tenant_id, endpoint, request_hash, model,
@@ -109,6 +109,7 @@ impl Store {
                         &calls.waited_ms,
                         failure.refused_by.as_deref(),
                         REFUSED_FOR,
+                        &calls.price as &[Option<i64>],
                     )
                     .fetch_one(connection)
                     .await?;

@@ -16,7 +16,7 @@ use super::lost_connection;
 use super::{Store, interval};
 use crate::domain::ids::{EventId, OperationId, RequestId, TenantId};
 use crate::domain::record::{Guard, RecordKey};
-use crate::domain::usage::{Usage, UsageSource};
+use crate::domain::usage::{PriceId, Usage, UsageSource};
 
 /// A chunk that is done.
 #[derive(Debug, Clone)]
@@ -44,6 +44,7 @@ pub struct PaidCall {
     pub call_no: i32,
     pub usage: Usage,
     pub cost: Option<Decimal>,
+    pub price: Option<PriceId>,
 }
 
 /// What a committed parse leaves behind.
@@ -66,6 +67,8 @@ pub struct ParseCommit {
     pub usage: Usage,
     pub usage_source: UsageSource,
     pub cost: Option<Decimal>,
+    /// What the cost was counted with; `None` also where that were several prices.
+    pub price: Option<PriceId>,
     pub event: EventId,
     /// A JSON object as text.
     pub event_payload: String,
@@ -100,17 +103,17 @@ impl Store {
                             insert into provider_calls (tenant_id, operation_id, request_id, call_no, counted,
                                 provider, model, route, status, failure_kind, changed, input_tokens,
                                 cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens,
-                                cost_usd, started_at, ended_at, waited_ms)
+                                cost_usd, started_at, ended_at, waited_ms, price_id)
                             select mine.tenant_id, mine.operation_id, mine.request_id, n.call_no, false,
                                 n.provider, n.model, n.route, n.status, null, n.changed, n.input, n.cache_read,
                                 n.cache_write, n.output, n.reasoning, n.cost, n.started_at, n.ended_at,
-                                n.waited_ms
+                                n.waited_ms, n.price
                             from mine, unnest($6::int[], $7::text[], $8::text[], $9::text[], $10::int[],
                                 $11::text[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
                                 $16::bigint[], $17::numeric[], $18::timestamptz[], $19::timestamptz[],
-                                $20::bigint[]) as n (call_no, provider, model, route, status, changed, input,
+                                $20::bigint[], $23::bigint[]) as n (call_no, provider, model, route, status, changed, input,
                                 cache_read, cache_write, output, reasoning, cost, started_at, ended_at,
-                                waited_ms)
+                                waited_ms, price)
                             on conflict do nothing returning call_no),
                         chunk as (
                             insert into parse_chunks (tenant_id, operation_id, asked, request_id, call_no, value)
@@ -140,6 +143,7 @@ impl Store {
                         &calls.waited_ms,
                         &chunk.asked[..],
                         &chunk.value,
+                        &calls.price as &[Option<i64>],
                     )
                     .fetch_one(connection)
                     .await?;
@@ -163,7 +167,7 @@ impl Store {
                         "/* parse.kept_chunks */
                         select k.asked, k.value, k.request_id, k.call_no, c.input_tokens,
                             c.cache_read_tokens, c.cache_write_tokens, c.output_tokens,
-                            c.reasoning_tokens, c.cost_usd
+                            c.reasoning_tokens, c.cost_usd, c.price_id
                         from parse_chunks k join provider_calls c on c.tenant_id = k.tenant_id
                             and c.operation_id = k.operation_id and c.request_id = k.request_id
                             and c.call_no = k.call_no
@@ -193,6 +197,7 @@ impl Store {
                                 call_no: row.call_no,
                                 usage,
                                 cost: row.cost_usd,
+                                price: row.price_id.map(PriceId),
                             };
                             Ok(KeptChunk { asked, value: row.value, call })
                         })
@@ -274,9 +279,9 @@ async fn write_parse(
         receipt as (
             insert into usage_receipts (tenant_id, operation_id, request_id, idempotency_key, endpoint,
                 subject, model, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens,
-                reasoning_tokens, usage_source, cost_usd, provider_calls, event_id, record_day)
+                reasoning_tokens, usage_source, cost_usd, provider_calls, event_id, record_day, price_id)
             select tenant_id, operation_id, request_id, idempotency_key, endpoint, subject, $11, $12,
-                $13, $14, $15, $16, $17, $18, $19, $20::uuid, day from mine),
+                $13, $14, $15, $16, $17, $18, $19, $20::uuid, day, $43 from mine),
         paid as (
             update provider_calls c set counted = true
             from mine, unnest($22::uuid[], $23::int[]) as p (request_id, call_no)
@@ -286,12 +291,12 @@ async fn write_parse(
             insert into provider_calls as c (tenant_id, operation_id, request_id, call_no, counted,
                 provider, model, route, status, failure_kind, changed, input_tokens,
                 cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens,
-                cost_usd, started_at, ended_at, waited_ms)
+                cost_usd, started_at, ended_at, waited_ms, price_id)
             select mine.tenant_id, mine.operation_id, mine.request_id, n.* from mine, unnest($24::int[],
                 $25::bool[], $26::text[], $27::text[], $28::text[], $29::int[], $30::text[],
                 $31::text[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bigint[],
                 $36::bigint[], $37::numeric[], $38::timestamptz[], $39::timestamptz[],
-                $40::bigint[]) as n
+                $40::bigint[], $42::bigint[]) as n
             on conflict (tenant_id, operation_id, request_id, call_no)
                 do update set counted = excluded.counted),
         event as (
@@ -343,6 +348,8 @@ async fn write_parse(
         &calls.ended_at,
         &calls.waited_ms,
         commit.metadata.as_deref(),
+        &calls.price as &[Option<i64>],
+        commit.price.map(|price| price.0),
     )
     .fetch_one(connection)
     .await?;

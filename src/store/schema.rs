@@ -45,4 +45,23 @@ impl Store {
         connection.close().await?;
         Ok(())
     }
+
+    /// Whether the role of finance is there and may read what is meant for it.
+    pub async fn finance_role(&self) -> Result<bool, StoreError> {
+        self.database
+            .run("schema.finance_role", |connection| {
+                Box::pin(async move {
+                    Ok(sqlx::query_scalar!(
+                        r#"/* schema.finance_role */
+                        select coalesce(has_schema_privilege(to_regrole('oncekey_finance')::oid,
+                                'finance', 'usage')
+                            and has_table_privilege(to_regrole('oncekey_finance')::oid,
+                                'finance.receipts', 'select'), false) as "may!""#
+                    )
+                    .fetch_one(connection)
+                    .await?)
+                })
+            })
+            .await
+    }
 }

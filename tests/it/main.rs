@@ -31,6 +31,8 @@ mod documents_hostile;
 mod draining;
 mod event_retention;
 mod fault_variables;
+mod finance_prices;
+mod finance_views;
 mod first_minute;
 mod frozen;
 mod half_detached;

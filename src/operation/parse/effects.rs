@@ -11,7 +11,7 @@ use super::pieces::{Found, Gap};
 use crate::domain::failure::FailureKind;
 use crate::domain::ids::{EventId, RequestId};
 use crate::domain::parse::{ENDPOINT, ParseRequest, Profile};
-use crate::domain::usage::{Usage, UsageSource};
+use crate::domain::usage::{Usage, UsageSource, common_price};
 use crate::domain::verdict::code_of;
 use crate::operation::attempts::Failed;
 use crate::operation::calls::CallLog;
@@ -74,6 +74,8 @@ fn commit(
     let counted = calls.iter().filter(|call| call.counted).map(|call| (call.usage, call.cost));
     let paid = found.paid.iter().map(|call| (call.usage, call.cost));
     let bill = Bill::of(counted.chain(paid));
+    let prices = calls.iter().filter(|call| call.counted).map(|call| call.price);
+    let price = common_price(prices.chain(found.paid.iter().map(|call| call.price)));
     let result = serde_json::value::to_raw_value(&found.result)?;
     let gaps: Vec<GapBody> = found.gaps.iter().map(GapBody::from).collect();
     let gaps = serde_json::value::to_raw_value(&gaps)?;
@@ -109,6 +111,7 @@ fn commit(
         usage: bill.usage,
         usage_source: bill.source,
         cost: bill.cost,
+        price,
         event: EventId(run.inner.clock.new_id()),
         event_payload,
         calls,

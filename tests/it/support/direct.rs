@@ -131,6 +131,7 @@ pub fn chat_commit(claim: &Claim, message: &str, answer: &str) -> Arc<ChatCommit
         usage,
         usage_source: UsageSource::Provider,
         cost: None,
+        price: None,
         event: EventId(clock.new_id()),
         event_payload: event_payload.to_string(),
         calls: vec![CallRow {
@@ -145,6 +146,7 @@ pub fn chat_commit(claim: &Claim, message: &str, answer: &str) -> Arc<ChatCommit
             waited: std::time::Duration::ZERO,
             usage,
             cost: None,
+            price: None,
             started_at: clock.utc_now(),
             ended_at: clock.utc_now(),
         }],
