@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
-use crate::background::{EventSweep, Keeper, Sweep};
+use crate::background::{EventSweep, Keeper, RetentionRules, Sweep};
 use crate::captures::{Captures, CapturesError};
 use crate::clock::Clock;
 use crate::config::{self, Config};
@@ -127,6 +127,7 @@ impl App {
         let models = models(&config, &prices, &clock, &faults)?;
         let parsing = parsing(&config, setup.program, &clock)?;
         let sinks = events::sinks(&config.outbox, &clock)?;
+        let captures = parsing.captures.clone();
         // Bound before anything is announced: the address that other nodes reach may hold its port.
         let listener = TcpListener::bind(config.listen)
             .await
@@ -168,6 +169,12 @@ impl App {
             lifecycle: lifecycle.clone(),
             retention: idempotency.retention,
             derive_window: idempotency.derive_window,
+            rules: RetentionRules {
+                turns: config.retention.turns,
+                captures: config.retention.captures,
+                provider_calls: config.retention.provider_calls,
+            },
+            captures,
         };
         keeper.start();
         if let Some(kept) = config.retention.published_events {

@@ -38,7 +38,8 @@ const ROOMS: &[Room] = &[
     Room { name: "peers", rooms: "domain clock", crates: None },
     Room { name: "operation", rooms: "domain clock faults store provider documents captures streams peers lifecycle", crates: None },
     Room { name: "http", rooms: "domain operation streams clock lifecycle", crates: None },
-    Room { name: "background", rooms: "domain clock faults store lifecycle", crates: None },
+    // Captures: it deletes those that are over their time.
+    Room { name: "background", rooms: "domain clock faults store captures lifecycle", crates: None },
     // A leaf, which a program of somebody else's can do with alone.
     Room { name: "client", rooms: "domain clock", crates: None },
     Room { name: "postgres", rooms: "", crates: Some(POSTGRES_CRATES) },

@@ -1,8 +1,10 @@
-//! What goes on beside the operations: the sweep, the keeper of partitions, and the way of events out.
+//! What goes on beside the operations: the sweep, the keeper of partitions, the way of events out, and what
+//! takes away data whose time is over.
 
 mod event_sweep;
 mod keeper;
 mod relay;
+mod retention;
 mod retirement;
 pub mod sinks;
 mod sweep;
@@ -10,5 +12,6 @@ mod sweep;
 pub use event_sweep::EventSweep;
 pub use keeper::Keeper;
 pub use relay::{Relay, RelaySettings};
+pub use retention::{Retention, RetentionError, RetentionPass, RetentionRules, TakenAway};
 pub use retirement::{Cleared, Retired, clear_keys, drop_old, named};
 pub use sweep::Sweep;

@@ -94,6 +94,7 @@ pub const INVARIANTS: &[Invariant] = &[
             left join parse_results p on p.tenant_id = r.tenant_id
                 and p.operation_id = r.operation_id and p.request_id = r.request_id
             where r.state = 'committed' and r.endpoint = 'parse' and r.erased_at is null
+                and r.completed_at > coalesce(clock_timestamp() - $5::interval, '-infinity')
                 and p.operation_id is null",
     },
     Invariant {

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use oncekey::background::Keeper;
+use oncekey::background::{Keeper, RetentionRules};
+use oncekey::captures::Captures;
 use oncekey::clock::ManualClock;
 use oncekey::lifecycle::Lifecycle;
 use oncekey::store::{Store, partition_name};
 use uuid::Uuid;
 
 use crate::support::direct::{living_store, store_at};
-use crate::support::node::assert_clean;
+use crate::support::node::{assert_clean, captures_folder};
 use crate::support::old_days::{DAY, committed, has_table, three_days_on};
 use crate::support::provider::patiently;
 use crate::support::{TestDatabase, eventually};
@@ -33,6 +34,8 @@ impl Kept {
             lifecycle: lifecycle.clone(),
             retention: 10 * DAY,
             derive_window: Duration::from_secs(10),
+            rules: RetentionRules::default(),
+            captures: Captures::open(&captures_folder()).unwrap(),
         };
         keeper.start();
         Self { clock, lifecycle }

@@ -76,6 +76,7 @@ mod relay_nats;
 mod relay_order;
 mod relay_poison;
 mod replays;
+mod retention;
 mod retry_changes;
 mod retry_memory;
 mod retry_waits;
