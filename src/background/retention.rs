@@ -9,7 +9,7 @@ use crate::domain::ids::TenantId;
 use crate::store::{OfOperation, OldCapture, PartitionSession, StoreError, TurnsPlace};
 
 /// Between two steps: claims come first.
-const PAUSE: Duration = Duration::from_millis(10);
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
 /// Between two passes at most; a pass looks at every conversation.
 const LONGEST_REST: Duration = Duration::from_secs(6 * 3_600);
 
@@ -184,7 +184,7 @@ impl Retention<'_> {
 }
 
 /// The bytes first: whatever happens then, the row says that they must go.
-async fn delete_capture(
+pub(super) async fn delete_capture(
     session: &mut PartitionSession,
     captures: &Captures,
     capture: &OldCapture,

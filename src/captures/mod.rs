@@ -121,6 +121,18 @@ impl Captures {
         read.await.map_err(|error| failed(error, &place))
     }
 
+    /// Deletes what was kept under this name, whether or not it was written down where.
+    ///
+    /// # Errors
+    /// [`CapturesError::Store`].
+    pub async fn delete_stored(
+        &self,
+        tenant: &TenantId,
+        capture: Uuid,
+    ) -> Result<(), CapturesError> {
+        self.delete(place::of(tenant, capture).as_ref()).await
+    }
+
     /// Deletes what was kept there; that there is nothing is as good.
     ///
     /// # Errors

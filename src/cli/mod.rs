@@ -8,6 +8,7 @@ mod audit;
 mod bench;
 mod chat;
 mod database;
+mod erase;
 mod key;
 mod migrate;
 mod outbox;
@@ -52,6 +53,8 @@ enum Command {
     Outbox(outbox::Outbox),
     /// What was used and what it cost, for finance.
     Usage(usage::Usage),
+    /// Erase an end user: conversations, answers and uploads; receipts stay.
+    Erase(erase::Erase),
     /// Check the invariants, a line each; exit status 1 where one is broken.
     Audit(audit::Audit),
     /// Say something to a server, once or line by line, as a client that repeats what helps.
@@ -157,6 +160,10 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Usage(command) => {
             let config = load(None, command.database.database_url.clone())?;
             usage::run(command, config).await
+        }
+        Command::Erase(command) => {
+            let config = load(None, command.database.database_url.clone())?;
+            erase::run(command, config).await
         }
         Command::Audit(command) => {
             let config = load(None, command.database.database_url.clone())?;

@@ -36,7 +36,7 @@ pub async fn get_events(
         .map_err(|error| database_problem(id, &error))?
         .ok_or_else(|| missing(id))?;
     if record.erased {
-        let detail = "The answer of this operation was erased with its conversation.";
+        let detail = "The answer of this operation was erased.";
         return Err(Problem::new(ErrorCode::Erased, id, detail).into());
     }
     let feed = http.operations.events(id, record, begin(&headers)).await?;

@@ -54,7 +54,7 @@ pub(super) fn refusal(arrival: &Arrival, code: ErrorCode, wait: Option<Duration>
             "Wait for the other operation; send the same request again after retry_after_ms."
         }
         ErrorCode::WaitTimeout => "It still runs; send the same request again.",
-        ErrorCode::Erased => "The answer of this operation was erased with its conversation.",
+        ErrorCode::Erased => "The answer of this operation was erased.",
         ErrorCode::NotFound => "There is no such conversation.",
         ErrorCode::Draining => {
             "This server takes no new work; send the same request again, elsewhere if you can."

@@ -268,7 +268,7 @@ impl Feed {
             return Ok(Look::Found(last(&lost(self.run))));
         };
         if record.erased {
-            let detail = "The answer of this operation was erased with its conversation.";
+            let detail = "The answer of this operation was erased.";
             let problem = Problem::new(ErrorCode::Erased, self.run, detail);
             return Ok(Look::Found(last(&problem)));
         }

@@ -29,6 +29,7 @@ mod disconnects;
 mod documents;
 mod documents_hostile;
 mod draining;
+mod erase_subject;
 mod event_retention;
 mod fault_variables;
 mod finance_prices;

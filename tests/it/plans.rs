@@ -22,12 +22,14 @@ const GROWING: [&str; 8] = [
 /// they are short.
 const SHORT_INDEXES: [&str; 3] = ["_owner_idx", "outbox_waiting", "outbox_dead"];
 /// What goes through whole tables on purpose: work in the background, in pieces, and for people.
-const WHOLE_TABLES: [&str; 6] = [
+const WHOLE_TABLES: [&str; 7] = [
     "cleaning.",
     "partitions.",
     "stock.",
     // Reports: planned each time, for their values and for what the tables hold then.
     "usage.",
+    // Of a command: its plans are as old as its process.
+    "erase.",
     // The next name in an index, one at a time.
     "retention.tenant_of",
     // Rare; an index by conversation would cost every claim.
