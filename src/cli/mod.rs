@@ -16,6 +16,7 @@ mod parse;
 mod partitions;
 mod progress;
 mod read_document;
+mod reconcile;
 mod script;
 mod serve;
 mod table;
@@ -53,6 +54,8 @@ enum Command {
     Outbox(outbox::Outbox),
     /// What was used and what it cost, for finance.
     Usage(usage::Usage),
+    /// Compare calls and receipts with a provider's export; exit status 1 where they do not agree.
+    Reconcile(reconcile::Reconcile),
     /// Erase an end user: conversations, answers and uploads; receipts stay.
     Erase(erase::Erase),
     /// Check the invariants, a line each; exit status 1 where one is broken.
@@ -160,6 +163,10 @@ async fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Usage(command) => {
             let config = load(None, command.database.database_url.clone())?;
             usage::run(command, config).await
+        }
+        Command::Reconcile(command) => {
+            let config = load(None, command.database.database_url.clone())?;
+            reconcile::run(command, config).await
         }
         Command::Erase(command) => {
             let config = load(None, command.database.database_url.clone())?;

@@ -70,6 +70,7 @@ mod provider_deadlines;
 mod provider_tools;
 mod provider_wire;
 mod races;
+mod reconcile;
 mod relay_crashes;
 mod relay_delivers;
 mod relay_down;

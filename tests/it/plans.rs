@@ -22,12 +22,13 @@ const GROWING: [&str; 8] = [
 /// they are short.
 const SHORT_INDEXES: [&str; 3] = ["_owner_idx", "outbox_waiting", "outbox_dead"];
 /// What goes through whole tables on purpose: work in the background, in pieces, and for people.
-const WHOLE_TABLES: [&str; 7] = [
+const WHOLE_TABLES: [&str; 8] = [
     "cleaning.",
     "partitions.",
     "stock.",
     // Reports: planned each time, for their values and for what the tables hold then.
     "usage.",
+    "reconcile.",
     // Of a command: its plans are as old as its process.
     "erase.",
     // The next name in an index, one at a time.
