@@ -26,6 +26,8 @@ const OF_THE_NODE: &[&str] = &[
     "partition_waits",
     "keys_cleared",
     "refused_inputs_forgotten",
+    "chunks_forgotten",
+    "price_booked",
     "draining",
     "faults_on",
     "connection_broken",
