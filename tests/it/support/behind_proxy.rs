@@ -40,6 +40,13 @@ impl BehindProxy {
         let ours = ours.map(|(name, value)| (name.to_owned(), value));
         options.variables = ours.into_iter().chain(options.variables).collect();
         let node = TestNode::start(&database, &provider, options).await;
+        // The keeper's first round takes the pool's connection too, and must not be what a test meets.
+        let last = "select count(*) from pg_stat_activity where datname = current_database()
+            and state = 'idle' and query like '%parse.forget_chunks%'";
+        super::eventually("the keeper's first round is over", || async {
+            database.count(last).await > 0
+        })
+        .await;
         let client = node.client("t1").await;
         Self { database, provider, proxy, trap, node, client }
     }
