@@ -44,7 +44,7 @@ const ROOMS: &[Room] = &[
     Room { name: "client", rooms: "domain clock", crates: None },
     Room { name: "postgres", rooms: "", crates: Some(POSTGRES_CRATES) },
     // An instrument beside the product, which no room of the product knows.
-    Room { name: "bench", rooms: "domain clock store", crates: None },
+    Room { name: "bench", rooms: "domain clock faults store background lifecycle", crates: None },
     Room { name: "app", rooms: "* but bench cli main", crates: None },
     Room { name: "cli", rooms: "* but main", crates: None },
     Room { name: "main", rooms: "app cli config", crates: None },

@@ -159,12 +159,12 @@ pub async fn session(url: &str) -> Result<PgConnection, BenchError> {
     Ok(PgConnection::connect(url).await?)
 }
 
-/// A store of one connection, for setting up a database and for claims without HTTP.
-pub fn store(url: &str, clock: &Clock) -> Result<Store, BenchError> {
+/// A store of so many connections, for setting up a database and for what is measured without HTTP.
+pub fn store(url: &str, clock: &Clock, pool_size: u32) -> Result<Store, BenchError> {
     let settings = StoreSettings {
         url: url.to_owned(),
         direct_url: None,
-        pool_size: 1,
+        pool_size,
         liveness: LivenessRules {
             stale_after: Duration::from_secs(60),
             grace: Duration::from_secs(12),

@@ -105,7 +105,7 @@ impl Tables {
         tell: &(dyn Fn(&str) + Sync),
     ) -> Result<Self, BenchError> {
         let url = stage.server.make(name).await?;
-        let store = database::store(&url, &stage.clock)?;
+        let store = database::store(&url, &stage.clock, 1)?;
         store.migrate().await?;
         let mut session = database::session(&url).await?;
         seed::partitions(&mut session, partitions).await?;
@@ -181,5 +181,12 @@ const CLAIMS_LENGTH: Duration = Duration::from_millis(250);
 const TURNS: usize = 3;
 
 fn worker(table: &Tables, clock: &Clock) -> Vec<Box<dyn Worker>> {
-    vec![Box::new(Claims { store: table.store.clone(), clock: clock.clone() })]
+    claims(&table.store, clock, 1)
+}
+
+/// So many clients that claim, one key after the other each.
+pub fn claims(store: &Store, clock: &Clock, clients: usize) -> Vec<Box<dyn Worker>> {
+    let one =
+        |_| -> Box<dyn Worker> { Box::new(Claims { store: store.clone(), clock: clock.clone() }) };
+    (0..clients).map(one).collect()
 }

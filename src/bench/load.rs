@@ -1,7 +1,10 @@
 //! Closed loops: so many workers, each with one operation at a time, for so long.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::BenchError;
@@ -51,14 +54,40 @@ pub async fn run(
     length: Duration,
 ) -> Result<Load, BenchError> {
     let begun = clock.now();
+    let now = clock.clone();
+    looping(clock, workers, move || now.now().since(begun) >= length).await
+}
+
+/// Lets the workers loop until they are told of the end, or nobody is there to tell it.
+pub async fn until(
+    clock: &Clock,
+    workers: Vec<Box<dyn Worker>>,
+    end: oneshot::Receiver<()>,
+) -> Result<Load, BenchError> {
+    let over = Arc::new(AtomicBool::new(false));
+    let seen = over.clone();
+    let looping = looping(clock, workers, move || seen.load(Ordering::Relaxed));
+    let ending = async {
+        drop(end.await);
+        over.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(looping, ending).0
+}
+
+async fn looping(
+    clock: &Clock,
+    workers: Vec<Box<dyn Worker>>,
+    is_over: impl Fn() -> bool + Clone + Send + 'static,
+) -> Result<Load, BenchError> {
+    let begun = clock.now();
     let mut loops = JoinSet::new();
     for mut worker in workers {
-        let clock = clock.clone();
+        let (clock, is_over) = (clock.clone(), is_over.clone());
         loops.spawn(async move {
             let mut latencies = Vec::new();
             loop {
                 let started = clock.now();
-                if started.since(begun) >= length && !latencies.is_empty() {
+                if is_over() && !latencies.is_empty() {
                     return Ok(latencies);
                 }
                 if worker.operate().await? == Step::Exhausted {

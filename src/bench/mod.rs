@@ -12,7 +12,11 @@
 mod child;
 mod client;
 mod database;
+mod days;
+mod days_report;
 mod direct;
+mod events;
+mod events_report;
 mod held;
 mod load;
 mod machine;
@@ -52,6 +56,9 @@ pub enum Part {
     All,
     Streams,
     Parses,
+    Events,
+    /// Not part of all: it takes its minutes.
+    Days,
 }
 
 /// How much is measured.
@@ -62,6 +69,8 @@ pub struct Settings {
     pub repetitions: usize,
     /// Records that the larger table of the claim comparison holds.
     pub rows: u64,
+    /// Records of the day that is dropped.
+    pub day_rows: u64,
     /// Clients that wait for one run.
     pub waiters: usize,
     /// Streams at once.
@@ -121,11 +130,17 @@ async fn measure(
         scenarios::rounds(stage, settings, &mut report, tell).await?;
         waits::measure(stage, settings, clock, &mut report, tell).await?;
     }
-    if settings.part != Part::Parses {
+    if matches!(settings.part, Part::All | Part::Streams) {
         streams::measure(stage, settings, &mut report, tell).await?;
     }
-    if settings.part != Part::Streams {
+    if matches!(settings.part, Part::All | Part::Parses) {
         parses::measure(stage, settings, &mut report, tell).await?;
+    }
+    if matches!(settings.part, Part::All | Part::Events) {
+        events::measure(stage, settings, &mut report, tell).await?;
+    }
+    if settings.part == Part::Days {
+        days::measure(stage, settings, &mut report, tell).await?;
     }
     report.conclude();
     Ok(report)

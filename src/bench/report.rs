@@ -4,6 +4,8 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
+use super::days_report::Days;
+use super::events_report::Events;
 use super::parses_report::Parses;
 use super::spread::Spread;
 use super::streams_report::Streams;
@@ -136,6 +138,8 @@ pub struct Report {
     pub waits: Option<Waits>,
     pub streams: Option<Streams>,
     pub parses: Option<Parses>,
+    pub events: Option<Events>,
+    pub days: Option<Days>,
     pub ratios: Vec<Ratio>,
     /// What a reader must know.
     pub notes: Vec<String>,
@@ -173,6 +177,8 @@ impl Report {
             waits: None,
             streams: None,
             parses: None,
+            events: None,
+            days: None,
             ratios: Vec::new(),
             notes,
         }
@@ -281,6 +287,12 @@ impl fmt::Display for Report {
         }
         if let Some(parses) = &self.parses {
             write!(out, "\n{parses}")?;
+        }
+        if let Some(events) = &self.events {
+            write!(out, "\n{events}")?;
+        }
+        if let Some(days) = &self.days {
+            write!(out, "\n{days}")?;
         }
         for note in &self.notes {
             writeln!(out, "note: {note}")?;

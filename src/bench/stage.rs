@@ -34,6 +34,10 @@ pub struct Taken {
     pub elapsed: Duration,
     /// CPU of the contestant.
     pub contestant: Option<Duration>,
+    /// CPU of the database server with all its processes.
+    pub postgres: Option<Duration>,
+    /// How far the write-ahead log moved.
+    pub wal_bytes: i64,
     /// CPUs that were busy with neither of us.
     pub foreign_cpus: Option<f64>,
 }
@@ -59,7 +63,7 @@ impl Stage {
         let service_url = server.make("service").await?;
         let bare_url = server.make("bare").await?;
         let api_key = ApiKey::from_secret(clock.secret());
-        let store = database::store(&service_url, clock)?;
+        let store = database::store(&service_url, clock, 1)?;
         store.migrate().await?;
         store
             .insert_api_key(NewApiKey {
@@ -180,6 +184,19 @@ impl Stage {
         })
     }
 
+    /// What the database and strangers take while something is done.
+    pub async fn while_doing<T>(
+        &self,
+        work: impl Future<Output = T>,
+    ) -> Result<(T, Taken), BenchError> {
+        let before = self.counters(None).await?;
+        let begun = self.clock.now();
+        let outcome = work.await;
+        let elapsed = self.clock.now().since(begun);
+        let after = self.counters(None).await?;
+        Ok((outcome, taken(&before, &after, elapsed)))
+    }
+
     /// What a contestant and strangers take while time passes.
     pub async fn during(
         &self,
@@ -191,11 +208,7 @@ impl Stage {
         self.clock.sleep(length).await;
         let elapsed = self.clock.now().since(begun);
         let after = self.counters(Some(contestant)).await?;
-        Ok(Taken {
-            elapsed,
-            contestant: spent(before.contestant, after.contestant),
-            foreign_cpus: foreign(&before, &after, elapsed),
-        })
+        Ok(taken(&before, &after, elapsed))
     }
 
     /// What the service's tenant shows.
@@ -224,6 +237,16 @@ impl Stage {
 
 /// So many tokens a second that none waits for the one before it.
 const NO_PACE: &str = "4000000000";
+
+fn taken(before: &Counters, after: &Counters, elapsed: Duration) -> Taken {
+    Taken {
+        elapsed,
+        contestant: spent(before.contestant, after.contestant),
+        postgres: spent(before.postgres, after.postgres),
+        wal_bytes: after.wal_bytes - before.wal_bytes,
+        foreign_cpus: foreign(before, after, elapsed),
+    }
+}
 
 fn foreign(before: &Counters, after: &Counters, elapsed: Duration) -> Option<f64> {
     let ours = after.ours?.checked_sub(before.ours?)?;

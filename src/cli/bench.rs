@@ -29,6 +29,9 @@ pub struct Bench {
     /// Records in the larger table of the claim comparison [default: 200000, quick: 20000]
     #[arg(long, value_name = "N")]
     rows: Option<u64>,
+    /// Records of the day that is dropped, with `--only days` [default: 2000000, quick: 20000]
+    #[arg(long, value_name = "N")]
+    day_rows: Option<u64>,
     /// Clients that wait for one run [default: 10000, quick: 500]
     #[arg(long, value_name = "N")]
     waiters: Option<usize>,
@@ -54,6 +57,9 @@ pub struct Bench {
 enum Only {
     Streams,
     Parses,
+    Events,
+    /// Dropping a day, and a simulated fortnight: some ten minutes, and not part of the whole.
+    Days,
 }
 
 /// The folder of the private server and the logs, in the data directory: on the disk that a private
@@ -105,19 +111,23 @@ fn settings(command: &Bench, folder: PathBuf) -> Result<Settings, Failure> {
         length,
         repetitions: command.repetitions.unwrap_or(repetitions),
         rows: command.rows.unwrap_or(rows),
+        day_rows: command.day_rows.unwrap_or(if command.quick { 20_000 } else { 2_000_000 }),
         waiters: command.waiters.unwrap_or(waiters),
         streams: command.streams.unwrap_or(streams),
         part: match command.only {
             None => Part::All,
             Some(Only::Streams) => Part::Streams,
             Some(Only::Parses) => Part::Parses,
+            Some(Only::Events) => Part::Events,
+            Some(Only::Days) => Part::Days,
         },
         program: std::env::current_exe().map_err(Failure::no)?,
         folder,
     };
     let counts = [settings.repetitions, settings.streams];
-    if settings.length.is_zero() || settings.rows == 0 || counts.contains(&0) {
-        let flags = "--seconds, --repetitions, --rows and --streams";
+    if settings.length.is_zero() || settings.rows.min(settings.day_rows) == 0 || counts.contains(&0)
+    {
+        let flags = "--seconds, --repetitions, --rows, --day-rows and --streams";
         return Err(Failure::Usage(format!("{flags} must not be 0")));
     }
     Ok(settings)
