@@ -96,6 +96,7 @@ pub fn store(
     let settings = StoreSettings {
         url: database_url.to_owned(),
         direct_url,
+        coalesce: config.database.coalesce,
         pool_size: config.database.pool,
         liveness: LivenessRules {
             stale_after: idempotency.stale_after,

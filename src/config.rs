@@ -68,6 +68,8 @@ pub struct Database {
     pub url_direct: Option<DatabaseUrl>,
     /// Connections in the pool, at least 1; the heartbeat has one of its own beside them.
     pub pool: u32,
+    /// Whether claims, commits and look-ups that come at once share a statement.
+    pub coalesce: bool,
     /// What the server keeps on disk itself: the private cluster, captures.
     pub data_dir: PathBuf,
 }

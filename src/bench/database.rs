@@ -165,6 +165,7 @@ pub fn store(url: &str, clock: &Clock, pool_size: u32) -> Result<Store, BenchErr
         url: url.to_owned(),
         direct_url: None,
         pool_size,
+        coalesce: true,
         liveness: LivenessRules {
             stale_after: Duration::from_secs(60),
             grace: Duration::from_secs(12),

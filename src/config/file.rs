@@ -37,6 +37,7 @@ pub(super) struct File {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct DatabaseSection {
     pub pool: u32,
+    pub coalesce: bool,
     pub data_dir: String,
 }
 
@@ -191,7 +192,7 @@ impl Default for OutboxSection {
 
 impl Default for DatabaseSection {
     fn default() -> Self {
-        DatabaseSection { pool: 16, data_dir: ".oncekey".to_owned() }
+        DatabaseSection { pool: 16, coalesce: true, data_dir: ".oncekey".to_owned() }
     }
 }
 

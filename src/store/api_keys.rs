@@ -1,8 +1,11 @@
 //! API keys: only their hashes, their roles and whom they are bound to.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use super::coalesce::Asked;
 use super::error::StoreError;
 use super::{Store, record};
 use crate::domain::ids::{ApiKeyId, Subject, TenantId};
@@ -69,17 +72,24 @@ impl Store {
         hash: [u8; 32],
         key: Uuid,
     ) -> Result<Option<(KnownKey, Option<Record>)>, StoreError> {
+        let asked = Arc::new(Asked { bearer: hash, key });
+        match &self.coalescers {
+            Some(coalescers) => coalescers.arrivals.submit(self, asked).await,
+            None => self.look_up(asked).await,
+        }
+    }
+
+    pub(super) async fn look_up(
+        &self,
+        asked: Arc<Asked>,
+    ) -> Result<Option<(KnownKey, Option<Record>)>, StoreError> {
         self.database
             .run("api_keys.find_with_record", move |connection| {
+                let asked = asked.clone();
                 Box::pin(async move {
-                    let row = record::read_with_bearer(connection, &hash[..], key).await?;
-                    let Some(mut row) = row else { return Ok(None) };
-                    let (tenant, role) = (row.bearer_tenant.take(), row.bearer_role.take());
-                    let (Some(tenant), Some(role)) = (tenant, role) else { return Ok(None) };
-                    let tenant = TenantId::new(tenant);
-                    let subject = row.bearer_subject.take().map(Subject::new);
-                    let record = row.record(&tenant, key)?;
-                    Ok(Some((KnownKey { tenant, role, subject }, record)))
+                    let (bearers, keys) = ([&asked.bearer[..]], [asked.key]);
+                    let rows = record::read_with_bearers(connection, &bearers, &keys).await?;
+                    rows.into_iter().next().map_or(Ok(None), |row| row.known(asked.key))
                 })
             })
             .await

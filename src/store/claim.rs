@@ -85,9 +85,11 @@ impl Store {
 
     /// `None`: somebody changed what this round had read; look again.
     async fn claim_round(&self, new: &Arc<NewClaim>) -> Result<Option<ClaimOutcome>, StoreError> {
-        let won = match &new.conversation_id {
-            Some(conversation) => self.claim_new(new.clone(), conversation.clone()).await?,
-            None => self.claim_alone(new.clone()).await?,
+        // A claim without a conversation is a parse's: its calls take seconds, its claim need not hurry.
+        let together = self.coalescers.as_ref().filter(|_| new.conversation_id.is_some());
+        let won = match together {
+            Some(coalescers) => coalescers.claims.submit(self, new.clone()).await?,
+            None => self.claim_at_once(new.clone()).await?,
         };
         if let Some(claim) = won {
             return Ok(Some(ClaimOutcome::Won(claim)));

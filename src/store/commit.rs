@@ -66,6 +66,14 @@ pub struct ChatCommit {
     pub calls: Vec<CallRow>,
 }
 
+impl ChatCommit {
+    /// Calls whose output is in the answer.
+    pub(super) fn counted_calls(&self) -> i32 {
+        let counted = self.calls.iter().filter(|call| call.counted).count();
+        i32::try_from(counted).unwrap_or(i32::MAX)
+    }
+}
+
 /// How a commit that reached the database ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitOutcome {
@@ -87,6 +95,16 @@ impl Store {
     /// Writes a chat's outcome. Errors: `LeaseLost` where the conversation is another operation's,
     /// `Unavailable` where it is unknown whether the commit took effect (`trace_commit` tells).
     pub async fn commit_chat(&self, commit: Arc<ChatCommit>) -> Result<CommitOutcome, StoreError> {
+        match &self.coalescers {
+            Some(coalescers) => coalescers.commits.submit(self, commit).await,
+            None => self.commit_chat_alone(commit).await,
+        }
+    }
+
+    pub(super) async fn commit_chat_alone(
+        &self,
+        commit: Arc<ChatCommit>,
+    ) -> Result<CommitOutcome, StoreError> {
         let faults = self.faults.clone();
         self.database
             .run("commit", move |connection| {
@@ -140,7 +158,6 @@ async fn write_chat(
     commit: &ChatCommit,
 ) -> Result<CommitOutcome, StoreError> {
     let calls = CallColumns::of(&commit.calls);
-    let counted = i32::try_from(commit.calls.iter().filter(|call| call.counted).count());
     let row = sqlx::query!(
         r#"/* commit.chat */
         with mine as (
@@ -209,7 +226,7 @@ async fn write_chat(
         commit.usage.reasoning_tokens,
         commit.usage_source.as_str(),
         commit.cost,
-        counted.unwrap_or(i32::MAX),
+        commit.counted_calls(),
         commit.event.0,
         &commit.event_payload,
         &calls.call_no,
@@ -261,7 +278,7 @@ pub(super) struct CallColumns {
 }
 
 impl CallColumns {
-    pub fn of(calls: &[CallRow]) -> Self {
+    pub fn of<'a>(calls: impl IntoIterator<Item = &'a CallRow>) -> Self {
         let mut columns = Self::default();
         for call in calls {
             columns.call_no.push(call.call_no);

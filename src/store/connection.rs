@@ -51,6 +51,26 @@ impl Database {
         self.run_within(STATEMENT_LIMIT, name, work).await
     }
 
+    /// The same, not repeated: what is done after a conflict is the caller's decision.
+    pub(super) async fn run_once_only<T, F>(
+        &self,
+        name: &'static str,
+        work: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> Fn(&'c mut PgConnection) -> Work<'c, T> + Send + Sync + 'static,
+    {
+        let this = self.clone();
+        let task = self.tasks.spawn(async move { this.run_once(STATEMENT_LIMIT, &work).await });
+        task.await.unwrap_or_else(|_| Err(StoreError::Bug(format!("{name} panicked"))))
+    }
+
+    /// Runs something that is made of transactions to its end, before the pool is closed.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(work);
+    }
+
     /// The same for work that may take up to `limit`; it sets its own `statement_timeout`.
     pub(super) async fn run_within<T, F>(
         &self,

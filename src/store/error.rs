@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// SQLSTATE that `lease_lost_v1()` raises.
 const LEASE_LOST: &str = "OK001";
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// The database did not answer, or the connection broke: whether the statement took effect is
     /// not known.

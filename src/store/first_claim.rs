@@ -9,11 +9,22 @@ use super::error::StoreError;
 use crate::domain::ids::{ConversationId, Subject};
 
 /// Keys under which an input fails before it is answered from memory.
-const REFUSED_AFTER: i32 = 2;
+pub(super) const REFUSED_AFTER: i32 = 2;
 
 impl Store {
+    /// A claim by itself. `None`: the key or the conversation is not free at first sight.
+    pub(super) async fn claim_at_once(
+        &self,
+        new: Arc<NewClaim>,
+    ) -> Result<Option<Claim>, StoreError> {
+        match new.conversation_id.clone() {
+            Some(conversation) => self.claim_new(new, conversation).await,
+            None => self.claim_alone(new).await,
+        }
+    }
+
     /// The winner's one statement. `None`: the key or the conversation is not free at first sight.
-    pub(super) async fn claim_new(
+    async fn claim_new(
         &self,
         new: Arc<NewClaim>,
         conversation: ConversationId,
@@ -77,10 +88,7 @@ impl Store {
     }
 
     /// The same for an operation that runs in no conversation. `None`: the key is not free.
-    pub(super) async fn claim_alone(
-        &self,
-        new: Arc<NewClaim>,
-    ) -> Result<Option<Claim>, StoreError> {
+    async fn claim_alone(&self, new: Arc<NewClaim>) -> Result<Option<Claim>, StoreError> {
         let (node, offset) = (self.node(), self.clock_offset);
         self.database
             .run("claim.alone", move |connection| {

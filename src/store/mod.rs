@@ -8,6 +8,7 @@ mod cancel;
 mod captures;
 mod claim;
 mod cleaning;
+mod coalesce;
 mod commit;
 mod connection;
 mod conversations;
@@ -77,6 +78,7 @@ pub use retire::{Dropping, PartitionSession, Reader};
 pub use session::SESSION_SETTINGS;
 pub use stock::PartitionStock;
 
+use self::coalesce::Coalescers;
 use crate::clock::Clock;
 use crate::domain::ids::{NodeId, TenantId};
 use crate::domain::liveness::LivenessRules;
@@ -91,6 +93,8 @@ pub struct StoreSettings {
     /// For the node's session, which must not pass through a pooler; none where `url` does not.
     pub direct_url: Option<String>,
     pub pool_size: u32,
+    /// Whether claims, commits and look-ups that come at once travel together.
+    pub coalesce: bool,
     pub liveness: LivenessRules,
     /// Added to the database's clock wherever a day or a retention is computed; zero but in tests.
     pub clock_offset: Duration,
@@ -106,6 +110,8 @@ pub struct Store {
     clock_offset: PgInterval,
     node: Arc<AtomicI32>,
     faults: Faults,
+    /// None where each statement is sent by itself.
+    coalescers: Option<Arc<Coalescers>>,
 }
 
 impl Store {
@@ -122,6 +128,7 @@ impl Store {
             clock_offset: interval(settings.clock_offset),
             node: Arc::new(AtomicI32::new(0)),
             faults: Faults::none(),
+            coalescers: settings.coalesce.then(Arc::default),
         })
     }
 

@@ -4,6 +4,7 @@ use chrono::{DateTime, NaiveDate, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::api_keys::KnownKey;
 use super::error::StoreError;
 use crate::domain::hash::RequestHash;
 use crate::domain::ids::{ConversationId, Fence, OperationId, RequestId, Subject, TenantId};
@@ -19,9 +20,9 @@ pub(super) struct KeyRow {
 /// A record as it is read, and whom an API key belongs to where one was looked up with it. Everything
 /// is absent where no row stands.
 pub(super) struct Row {
-    pub bearer_tenant: Option<String>,
-    pub bearer_role: Option<String>,
-    pub bearer_subject: Option<String>,
+    bearer_tenant: Option<String>,
+    bearer_role: Option<String>,
+    bearer_subject: Option<String>,
     key_day: Option<NaiveDate>,
     operation_id: Option<Uuid>,
     key_source: Option<String>,
@@ -88,16 +89,16 @@ pub(super) async fn read(
     Ok(Some(KeyRow { record: row.record(tenant, key)? }))
 }
 
-/// Whom an API key belongs to, and the record under an idempotency key of that tenant's, in one
-/// statement: what an arrival asks before anything else.
-pub(super) async fn read_with_bearer(
+/// Whom each API key belongs to, and the record under the idempotency key of that tenant's that stands at
+/// the same place, in one statement: what arrivals ask before anything else. A row for each, in order.
+pub(super) async fn read_with_bearers(
     connection: &mut PgConnection,
-    key_hash: &[u8],
-    key: Uuid,
-) -> Result<Option<Row>, StoreError> {
+    key_hashes: &[&[u8]],
+    keys: &[Uuid],
+) -> Result<Vec<Row>, StoreError> {
     Ok(sqlx::query_as!(
         Row,
-        r#"/* record.read_with_bearer */
+        r#"/* record.read_with_bearers */
         select a.tenant_id as "bearer_tenant?", a.role as "bearer_role?", a.subject as "bearer_subject?",
             k.day as "key_day?", r.operation_id as "operation_id?", r.key_source as "key_source?",
             r.endpoint as "endpoint?", r.subject as "subject?", r.conversation_id as "conversation_id?",
@@ -111,20 +112,33 @@ pub(super) async fn read_with_bearer(
             n.node_id as "known_owner?", n.dead_at as "owner_dead_at?",
             (select first_seen from server_epoch
                 where server_start = pg_postmaster_start_time()) as "epoch?", clock_timestamp() as "now!"
-        from api_keys a
-        left join request_keys k on k.tenant_id = a.tenant_id and k.idempotency_key = $2
+        from unnest($1::bytea[], $2::uuid[]) with ordinality as asked (key_hash, idempotency_key, place)
+        left join api_keys a on a.key_hash = asked.key_hash and a.revoked_at is null
+        left join request_keys k on k.tenant_id = a.tenant_id
+            and k.idempotency_key = asked.idempotency_key
         left join request_records r
             on r.tenant_id = k.tenant_id and r.idempotency_key = k.idempotency_key and r.day = k.day
         left join nodes n on n.node_id = r.owner
-        where a.key_hash = $1 and a.revoked_at is null"#,
-        key_hash,
-        key,
+        order by asked.place"#,
+        key_hashes as &[&[u8]],
+        keys,
     )
-    .fetch_optional(connection)
+    .fetch_all(connection)
     .await?)
 }
 
 impl Row {
+    /// The bearer of an API key that is valid, and the record under the idempotency key that it was looked
+    /// up with.
+    pub fn known(mut self, key: Uuid) -> Result<Option<(KnownKey, Option<Record>)>, StoreError> {
+        let (tenant, role) = (self.bearer_tenant.take(), self.bearer_role.take());
+        let (Some(tenant), Some(role)) = (tenant, role) else { return Ok(None) };
+        let tenant = TenantId::new(tenant);
+        let subject = self.bearer_subject.take().map(Subject::new);
+        let record = self.record(&tenant, key)?;
+        Ok(Some((KnownKey { tenant, role, subject }, record)))
+    }
+
     /// The record. `None`: there is none.
     pub fn record(self, tenant: &TenantId, key: Uuid) -> Result<Option<Record>, StoreError> {
         let row = self;

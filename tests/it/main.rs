@@ -21,6 +21,7 @@ mod client_commands;
 mod client_retries;
 mod client_streams;
 mod clocks;
+mod coalescing;
 mod commit_conflicts;
 mod crashes;
 mod database_down;

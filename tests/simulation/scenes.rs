@@ -9,7 +9,7 @@ use super::history::Command::{
 use super::history::{Command, Fault as Meets, Line as Wire, Place, Way};
 
 /// All of them.
-pub const ALL: [fn(&mut Draft); 11] = [
+pub const ALL: [fn(&mut Draft); 13] = [
     the_sleeper_wakes,
     a_commit_on_the_way,
     the_answer_to_the_commit_is_lost,
@@ -21,6 +21,8 @@ pub const ALL: [fn(&mut Draft); 11] = [
     the_sweep_meets_a_takeover,
     a_conversation_deleted_under_a_run,
     cancelled_on_the_way,
+    a_crowd_claims,
+    a_crowd_commits,
 ];
 
 fn tell(draft: &mut Draft, steps: &[Command]) {
@@ -339,4 +341,88 @@ fn cancelled_on_the_way(draft: &mut Draft) {
             Send { operation, node: other },
         ],
     );
+}
+
+/// Conversations of a crowd, so that most of it does not meet.
+const APART: usize = 6;
+
+/// Many arrivals while the database is slow to answer, so that their claims go together: new keys, keys
+/// that run or have ended, another question under one of them, conversations that are busy, and another
+/// node that wants the same keys and the same conversations.
+fn a_crowd_claims(draft: &mut Draft) {
+    let node = draft.node();
+    let other = draft.beside(node);
+    let tenant = draft.rng.below(2);
+    let ended = draft.operation_in(tenant, 0);
+    let runs = draft.operation_in(tenant, 1);
+    let crowd: Vec<usize> = (0..APART).map(|talk| draft.operation_in(tenant, talk)).collect();
+    let rivals: Vec<usize> = (2..APART).map(|talk| draft.operation_in(tenant, talk)).collect();
+    tell(
+        draft,
+        &[
+            Send { operation: ended, node },
+            UntilCalled { operation: ended },
+            Fault { operation: runs, fault: Meets::Held },
+            Send { operation: runs, node },
+            UntilCalled { operation: runs },
+            Line { node, line: Wire::Pool, way: Way::DelayReplies { ms: 30 } },
+            Send { operation: ended, node },
+            Send { operation: runs, node },
+        ],
+    );
+    for &operation in &crowd {
+        tell(draft, &[Send { operation, node }]);
+        if draft.rng.percent(30) {
+            tell(draft, &[Send { operation, node: other }, Send { operation, node }]);
+        }
+    }
+    tell(draft, &[SendOther { operation: crowd[0], node }, SendOther { operation: ended, node }]);
+    for &operation in &rivals {
+        let node = if draft.rng.percent(50) { node } else { other };
+        tell(draft, &[Send { operation, node }]);
+    }
+    tell(
+        draft,
+        &[
+            Pause { ms: 60 },
+            Line { node, line: Wire::Pool, way: Way::Pass },
+            Answer { operation: runs },
+        ],
+    );
+}
+
+/// Many runs that end at once, so that their commits go together, while some of them are no longer what
+/// they were: cancelled, deleted, taken over.
+fn a_crowd_commits(draft: &mut Draft) {
+    let node = draft.node();
+    let other = draft.beside(node);
+    let tenant = draft.rng.below(2);
+    let crowd: Vec<usize> = (0..APART).map(|talk| draft.operation_in(tenant, talk)).collect();
+    tell(draft, &[Hold { node, place: Place::BeforeCommit }]);
+    for &operation in &crowd {
+        tell(draft, &[Send { operation, node }]);
+    }
+    tell(draft, &[UntilHeld { node }, Pause { ms: 40 }]);
+    tell(
+        draft,
+        &[Cancel { operation: crowd[0], node: other }, Erase { operation: crowd[1], node: other }],
+    );
+    let overtaken = draft.rng.percent(50);
+    if overtaken {
+        tell(
+            draft,
+            &[Freeze { node }, Age, Send { operation: crowd[2], node: other }, Pause { ms: 40 }],
+        );
+    }
+    tell(draft, &[Line { node, line: Wire::Pool, way: Way::DelayReplies { ms: 30 } }]);
+    if overtaken {
+        draft.push(Thaw { node });
+    }
+    tell(
+        draft,
+        &[Release { node }, Pause { ms: 20 }, Line { node, line: Wire::Pool, way: Way::Pass }],
+    );
+    for &operation in &crowd {
+        tell(draft, &[Send { operation, node: other }]);
+    }
 }

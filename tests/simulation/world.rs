@@ -286,6 +286,7 @@ pub fn store_ahead(database: &TestDatabase, days: i64) -> Store {
         url: database.url.clone(),
         direct_url: None,
         pool_size: 3,
+        coalesce: true,
         // Every run has ended when the audit looks: none may be without an owner at all.
         liveness: LivenessRules { stale_after: Duration::ZERO, grace: Duration::ZERO },
         clock_offset: Duration::from_secs(u64::try_from(days).unwrap() * 86_400),

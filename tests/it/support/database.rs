@@ -178,6 +178,7 @@ impl TestDatabase {
             url: self.url.clone(),
             direct_url: None,
             pool_size: 2,
+            coalesce: coalesces(),
             liveness: LivenessRules {
                 stale_after: Duration::from_secs(60),
                 grace: Duration::from_secs(12),
@@ -303,4 +304,10 @@ impl TestDatabase {
 fn url_of(cluster_url: &str, name: &str) -> String {
     let options: PgConnectOptions = cluster_url.parse().unwrap();
     options.database(name).to_url_lossy().to_string()
+}
+
+/// Whether nodes and stores of tests coalesce their statements; `ONCEKEY_TEST_COALESCE=off` runs the same
+/// tests without.
+pub fn coalesces() -> bool {
+    std::env::var("ONCEKEY_TEST_COALESCE").as_deref() != Ok("off")
 }

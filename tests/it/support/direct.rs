@@ -20,7 +20,7 @@ use oncekey::store::{
 };
 use uuid::Uuid;
 
-use super::database::TestDatabase;
+use super::database::{TestDatabase, coalesces};
 
 /// The contract's times: nothing in a test grows stale by itself.
 pub const LIVENESS: LivenessRules =
@@ -32,6 +32,7 @@ pub fn store_at(database: &TestDatabase, offset: Duration) -> Store {
         url: database.url.clone(),
         direct_url: None,
         pool_size: 8,
+        coalesce: coalesces(),
         liveness: LIVENESS,
         clock_offset: offset,
     };

@@ -13,7 +13,7 @@ use oncekey::faults::Faults;
 use oncekey::store::{NewApiKey, Store};
 
 use super::client::Client;
-use super::database::TestDatabase;
+use super::database::{TestDatabase, coalesces};
 use super::provider::{ScriptedProvider, Wire};
 
 /// How a node differs from the usual one.
@@ -91,6 +91,9 @@ pub fn setup(
     // Uploads of tests lie beside what else they make.
     let captures = ("ONCEKEY_CAPTURES__LOCATION".to_owned(), captures_folder());
     variables.insert(0, captures);
+    if !coalesces() {
+        variables.insert(0, ("ONCEKEY_DATABASE__COALESCE".to_owned(), "false".to_owned()));
+    }
     let environment: Environment = variables.into_iter().collect();
     let config = Config::load(None, &environment, &Overrides::default()).unwrap();
     Setup {

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
-use super::database::TestDatabase;
+use super::database::{TestDatabase, coalesces};
 use super::node::{captures_folder, provider_variables};
 use super::provider::{ScriptedProvider, Wire, patiently};
 
@@ -222,6 +222,9 @@ fn variables_on(
     let mut variables = provider_variables(provider, Wire::Anthropic);
     variables.push(("DATABASE_URL".to_owned(), database.url.clone()));
     variables.push(("ONCEKEY_CAPTURES__LOCATION".to_owned(), captures_folder()));
+    if !coalesces() {
+        variables.push(("ONCEKEY_DATABASE__COALESCE".to_owned(), "false".to_owned()));
+    }
     variables.extend(also.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())));
     variables
 }
