@@ -29,6 +29,7 @@ const OF_THE_NODE: &[&str] = &[
     "chunks_forgotten",
     "price_booked",
     "draining",
+    "group_split",
     "faults_on",
     "connection_broken",
     "connections_closed",
