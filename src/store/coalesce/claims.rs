@@ -69,17 +69,20 @@ impl Joint for NewClaim {
                             wanted as materialized (
                                 select asked.* from won_key join asked using (tenant_id, idempotency_key)),
                             free as materialized (
-                                select w.place, c.tenant_id, c.conversation_id, c.head_seq
-                                from wanted w join conversations c on c.tenant_id = w.tenant_id
-                                    and c.conversation_id = w.conversation_id
-                                where c.active_key is null and c.subject is not distinct from w.subject
-                                for update of c skip locked),
+                                select w.place, w.idempotency_key, c.* from wanted w cross join lateral (
+                                    select c.tenant_id, c.conversation_id, c.head_seq
+                                    from conversations c
+                                    where c.tenant_id = w.tenant_id
+                                        and c.conversation_id = w.conversation_id
+                                        and c.active_key is null
+                                        and c.subject is not distinct from w.subject
+                                    limit 1 for update of c skip locked) c),
                             taken as (
-                                update conversations c set active_key = w.idempotency_key
-                                from free join wanted w using (place)
+                                update conversations c set active_key = free.idempotency_key
+                                from free
                                 where c.tenant_id = free.tenant_id
                                     and c.conversation_id = free.conversation_id
-                                returning w.place, c.head_seq),
+                                returning free.place, c.head_seq),
                             made as (
                                 insert into conversations (tenant_id, conversation_id, subject, active_key)
                                 select w.tenant_id, w.conversation_id, w.subject, w.idempotency_key
