@@ -222,6 +222,14 @@ fn introduce() {
         "Deliveries that a sink did not take, by kind"
     );
     describe_gauge!("oncekey_partition_runway_days", "Days ahead of today that have a partition");
+    describe_gauge!(
+        "oncekey_partition_overdue_days",
+        "Days since the oldest partition that is still there could have gone; 0: none could"
+    );
+    describe_counter!(
+        "oncekey_keeper_failures_total",
+        "What the keeper of partitions could not do, and arrivals without a partition for today"
+    );
 
     // Those without labels are there from the start: a rate of what does not exist is no alert.
     metrics::counter!(TAKEOVERS).increment(0);

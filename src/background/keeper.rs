@@ -1,6 +1,7 @@
 //! Makes partitions days before they are needed, so that one missed round costs nothing, and lets old
 //! ones go when nothing in them is promised any more.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::retention::{Retention, RetentionError, RetentionPass, RetentionRules, TakenAway};
@@ -22,6 +23,80 @@ const CHUNKS_AT_ONCE: i64 = 200;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a round takes away what is over its time; the next one goes on.
 const TAKING_AWAY: Duration = Duration::from_secs(120);
+
+const RUNWAY: &str = "oncekey_partition_runway_days";
+const OVERDUE: &str = "oncekey_partition_overdue_days";
+const FAILURES: &str = "oncekey_keeper_failures_total";
+const SECONDS_OF_A_DAY: f64 = 86_400.0;
+
+/// A part of the keeper's work, as its failures are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Making days ahead.
+    Make,
+    /// Reading which days there are.
+    Look,
+    Drop,
+    /// Clearing away the keys of dropped days.
+    Keys,
+    /// Refused inputs and chunks.
+    Forget,
+    Retention,
+    /// The object store, of the retention.
+    Captures,
+    /// All of it: nothing answered.
+    Round,
+}
+
+/// What failed in a round.
+struct Failed {
+    part: Part,
+    error: StoreError,
+}
+
+impl Part {
+    const ALL: [Part; 8] = [
+        Part::Make,
+        Part::Look,
+        Part::Drop,
+        Part::Keys,
+        Part::Forget,
+        Part::Retention,
+        Part::Captures,
+        Part::Round,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Part::Make => "make",
+            Part::Look => "look",
+            Part::Drop => "drop",
+            Part::Keys => "keys",
+            Part::Forget => "forget",
+            Part::Retention => "retention",
+            Part::Captures => "captures",
+            Part::Round => "round",
+        }
+    }
+
+    /// All are there from the start: a rate of what does not exist is no alert.
+    fn introduce() {
+        // The last one is counted where an arrival finds no partition and cannot make it.
+        for what in Self::ALL.map(Self::as_str).into_iter().chain(["claim"]) {
+            metrics::counter!(FAILURES, "what" => what).increment(0);
+        }
+    }
+
+    fn count(self) {
+        metrics::counter!(FAILURES, "what" => self.as_str()).increment(1);
+    }
+
+    /// Counted where it happens, so that one that is not the round's first is counted too.
+    fn failed(self, error: StoreError) -> Failed {
+        self.count();
+        Failed { part: self, error }
+    }
+}
 
 /// The keeper of a node. Making is done by whoever comes first; for dropping and cleaning a lock lets
 /// one of them work at a time.
@@ -53,16 +128,18 @@ impl Keeper {
     /// Works until the process is over. A round that is then under way is left where it is: its
     /// session ends, and a detaching is finished by whoever comes next.
     pub fn start(self) {
+        Part::introduce();
         self.lifecycle.clone().spawn(async move {
             let mut memory = Memory::default();
             loop {
                 let round = async {
                     let round = self.clock.timeout(ROUND_LIMIT, self.round(&mut memory)).await;
                     let silent = || StoreError::Unavailable("it did not answer in time".into());
-                    let pause = match round.map_err(|_| silent()).flatten() {
+                    let pause = match round.unwrap_or_else(|_| Err(Part::Round.failed(silent()))) {
                         Ok(()) => ROUND,
-                        Err(error) => {
-                            tracing::error!(event = "partitions_failed", %error, "partitions could not be looked after");
+                        Err(Failed { part, error }) => {
+                            let part = part.as_str();
+                            tracing::error!(event = "partitions_failed", part, %error, "partitions could not be looked after");
                             AFTER_FAILURE
                         }
                     };
@@ -76,33 +153,82 @@ impl Keeper {
         });
     }
 
-    async fn round(&self, memory: &mut Memory) -> Result<(), StoreError> {
-        let made = self.store.ensure_partitions().await;
-        let runway = self.store.runway().await?;
-        metrics::gauge!("oncekey_partition_runway_days").set(f64::from(runway.days_ahead));
-        let made = made?;
-        if !made.is_empty() {
-            tracing::info!(event = "partitions_made", ?made, "partitions made");
+    /// What stands in the way of making a day keeps no old one from going: the first error is told at
+    /// the end.
+    async fn round(&self, memory: &mut Memory) -> Result<(), Failed> {
+        let made = self.store.ensure_partitions().await.map_err(|error| Part::Make.failed(error));
+        let runway = self.store.runway().await;
+        let runway = runway.map_err(|error| Part::Look.failed(error))?;
+        metrics::gauge!(RUNWAY).set(f64::from(runway.days_ahead));
+        match &made {
+            Ok(made) if !made.is_empty() => {
+                tracing::info!(event = "partitions_made", ?made, "partitions made");
+            }
+            Ok(_) | Err(_) => {}
         }
-        let mut session = self.store.partition_session().await?;
-        if !session.alone().await? {
-            return session.close().await;
+        let old = self.old(memory).await;
+        made.and(old)
+    }
+
+    /// What only one node at a time does.
+    async fn old(&self, memory: &mut Memory) -> Result<(), Failed> {
+        let session = self.store.partition_session().await;
+        let mut session = session.map_err(|error| Part::Look.failed(error))?;
+        self.tell_overdue(&mut session, &BTreeSet::new()).await?;
+        if !session.alone().await.map_err(|error| Part::Look.failed(error))? {
+            return session.close().await.map_err(|error| Part::Look.failed(error));
         }
+        self.forget().await.map_err(|error| Part::Forget.failed(error))?;
+        let mut kept = BTreeSet::new();
+        let tell = |retired: Retired| {
+            if let Retired::Stays { table, .. } | Retired::Detached { table, .. } = &retired {
+                kept.insert(table.clone());
+            }
+            log(retired);
+        };
+        let rule = DropRule::of(self.retention);
+        let dropped = drop_old(&mut session, &rule, PATIENCE, &self.clock, tell).await;
+        dropped.map_err(|error| Part::Drop.failed(error))?;
+        let partitions = self.tell_overdue(&mut session, &kept).await?;
+        if memory.cleaned.as_ref() != Some(&partitions) {
+            let age = self.retention.saturating_add(self.derive_window);
+            let cleared = clear_keys(&mut session, age).await;
+            let Cleared { keys, derived_keys } =
+                cleared.map_err(|error| Part::Keys.failed(error))?;
+            tracing::info!(event = "keys_cleared", keys, derived_keys, "old keys cleared away");
+            memory.cleaned = Some(partitions);
+        }
+        let taken = self.take_away(&mut session, memory).await;
+        taken.map_err(|error| Part::Retention.failed(error))?;
+        session.close().await.map_err(|error| Part::Look.failed(error))
+    }
+
+    /// Sets for how long the oldest partition could have gone; those that are `kept` for what they hold
+    /// could not. All partitions as they are now.
+    async fn tell_overdue(
+        &self,
+        session: &mut PartitionSession,
+        kept: &BTreeSet<String>,
+    ) -> Result<Vec<Partition>, Failed> {
+        let looked = async { Ok((session.partitions().await?, session.now().await?)) };
+        let (partitions, now) = looked.await.map_err(|error| Part::Look.failed(error))?;
+        let rule = DropRule::of(self.retention);
+        let overdue = partitions
+            .iter()
+            .filter(|partition| !kept.contains(&partition.table))
+            .filter_map(|partition| rule.overdue(partition.day()?, now))
+            .max()
+            .unwrap_or_default();
+        metrics::gauge!(OVERDUE).set(overdue.as_secs_f64() / SECONDS_OF_A_DAY);
+        Ok(partitions)
+    }
+
+    async fn forget(&self) -> Result<(), StoreError> {
         let inputs = self.store.forget_refused_inputs().await?;
         if inputs > 0 {
             tracing::info!(event = "refused_inputs_forgotten", inputs, "refused inputs forgotten");
         }
-        self.forget_chunks().await?;
-        drop_old(&mut session, &DropRule::of(self.retention), PATIENCE, &self.clock, log).await?;
-        let partitions = session.partitions().await?;
-        if memory.cleaned.as_ref() != Some(&partitions) {
-            let age = self.retention.saturating_add(self.derive_window);
-            let Cleared { keys, derived_keys } = clear_keys(&mut session, age).await?;
-            tracing::info!(event = "keys_cleared", keys, derived_keys, "old keys cleared away");
-            memory.cleaned = Some(partitions);
-        }
-        self.take_away(&mut session, memory).await?;
-        session.close().await
+        self.forget_chunks().await
     }
 }
 
@@ -141,6 +267,7 @@ impl Keeper {
             Err(RetentionError::Store(error)) => return Err(error),
             // The database is well: nothing else has to wait for the captures.
             Err(RetentionError::Captures(error)) => {
+                Part::Captures.count();
                 tracing::error!(event = "retention_failed", %error, "captures could not be deleted; the next round tries again");
             }
         }

@@ -67,6 +67,15 @@ impl DropRule {
         (now < until).then_some(Stays::TooYoung { until })
     }
 
+    /// For how long a day's partition could have gone, as far as its age is concerned. `None`: it could
+    /// not.
+    pub fn overdue(&self, day: NaiveDate, now: DateTime<Utc>) -> Option<Duration> {
+        match self.by_age(Some(day), now) {
+            Some(_) => None,
+            None => (now - later(end_of(day), self.older_than.max(SETTLING))).to_std().ok(),
+        }
+    }
+
     /// Why a day's partition stays. `None`: it may be dropped.
     pub fn judge(
         &self,
@@ -185,6 +194,18 @@ mod tests {
         let late = completed("2026-08-19T11:00:00Z");
         let judged = older.judge(day("2026-08-01"), &late, now);
         assert!(matches!(judged, Some(Stays::InsideRetention { .. })));
+    }
+
+    #[test]
+    fn a_day_is_overdue_from_when_it_could_have_gone() {
+        let rule = DropRule::of(24 * HOUR);
+        let overdue = |text, now| rule.overdue(text, at(now));
+        let the_17th = "2026-08-17".parse().unwrap();
+        assert_eq!(overdue(the_17th, "2026-08-18T23:59:59Z"), None);
+        assert_eq!(overdue(the_17th, "2026-08-19T00:00:00Z"), Some(Duration::ZERO));
+        assert_eq!(overdue(the_17th, "2026-08-20T12:00:00Z"), Some(36 * HOUR));
+        assert_eq!(overdue(the_17th, "2026-08-17T12:00:00Z"), None);
+        assert_eq!(DropRule::of(Duration::MAX).overdue(the_17th, at("2027-01-01T00:00:00Z")), None);
     }
 
     #[test]

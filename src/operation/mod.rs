@@ -211,6 +211,9 @@ impl Inner {
 
 /// What a client hears when the store fails it.
 pub fn database_problem(request_id: RequestId, error: &StoreError) -> Problem {
+    if matches!(error, StoreError::PartitionMissing) {
+        metrics::counter!("oncekey_keeper_failures_total", "what" => "claim").increment(1);
+    }
     match error {
         StoreError::Unavailable(_)
         | StoreError::NotSent(_)

@@ -28,6 +28,11 @@ pub fn partition_name(day: NaiveDate) -> String {
     format!("request_records_{}", day.format("%Y%m%d"))
 }
 
+/// The day that such a name is of.
+fn day_of(table: &str) -> Option<NaiveDate> {
+    NaiveDate::parse_from_str(table.strip_prefix("request_records_")?, "%Y%m%d").ok()
+}
+
 /// What stands for today and the days ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Runway {
@@ -60,9 +65,14 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// The day, where it is for one.
+    /// The day, where it is for one. Once detached only its name tells.
     pub fn day(&self) -> Option<NaiveDate> {
-        self.days.filter(|(day, until)| day.succ_opt() == Some(*until)).map(|(day, _)| day)
+        match self.standing {
+            Standing::Attached | Standing::Detaching => {
+                self.days.filter(|(day, until)| day.succ_opt() == Some(*until)).map(|(day, _)| day)
+            }
+            Standing::Detached => day_of(&self.table),
+        }
     }
 
     pub(super) fn covers(&self, day: NaiveDate) -> bool {

@@ -41,6 +41,7 @@ mod half_detached;
 mod heartbeats;
 mod injected_faults;
 mod keeper;
+mod keeper_metrics;
 mod keys;
 mod log_lines;
 mod lost_answers;

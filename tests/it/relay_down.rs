@@ -25,13 +25,8 @@ async fn a_server_that_takes_no_connection_costs_no_attempt() {
     node.until_event("sink_down", |_| true).await;
     node.until_event("sink_still_down", |line| line["failures"].as_u64() >= Some(4)).await;
     uncounted(&database).await;
-    let metrics = reqwest::get(format!("http://{}/metrics", node.address)).await.unwrap();
-    let metrics = metrics.text().await.unwrap();
-    assert!(
-        metrics
-            .lines()
-            .any(|line| line.starts_with("oncekey_outbox_sink_up{") && line.ends_with(" 0"))
-    );
+    let up = node.metrics("oncekey_outbox_sink_up{").await;
+    assert!(up.iter().any(|(_, up)| *up == 0.0), "{up:?}");
     hook.listen().await;
     database.until_published(9).await;
     node.until_event("sink_up", |_| true).await;
@@ -95,10 +90,7 @@ async fn a_sink_that_asks_for_time_gets_it() {
     put(&database, "c2", 2).await;
     // The lag is told every round, so that these are rounds in which nothing was sent.
     eventually("the lag grows", || async {
-        let text = reqwest::get(format!("http://{}/metrics", node.address)).await.unwrap();
-        let text = text.text().await.unwrap();
-        let lag = text.lines().find_map(|line| line.strip_prefix("oncekey_outbox_lag_seconds "));
-        lag.is_some_and(|lag| lag.parse::<f64>().unwrap() > 1.5)
+        node.metric("oncekey_outbox_lag_seconds ").await.is_some_and(|lag| lag > 1.5)
     })
     .await;
     assert_eq!(hook.deliveries().len(), 1);

@@ -45,14 +45,12 @@ async fn a_poison_event_dies_after_attempts_and_time_and_its_conversation_goes_o
     let row = database.text(row).await;
     assert!(row.starts_with("3 422: cannot read this true webhook-"), "{row}");
     eventually("the metrics show it", || async {
-        let text = reqwest::get(format!("http://{}/metrics", node.address)).await.unwrap();
-        text.text().await.unwrap().contains("oncekey_outbox_dead 1")
+        node.metric("oncekey_outbox_dead ").await == Some(1.0)
     })
     .await;
-    let metrics = reqwest::get(format!("http://{}/metrics", node.address)).await.unwrap();
-    let metrics = metrics.text().await.unwrap();
-    for part in ["oncekey_outbox_published_total{sink=\"webhook-", "oncekey_outbox_lag_seconds "] {
-        assert!(metrics.contains(part), "{part} in {metrics}");
+    for series in ["oncekey_outbox_published_total{sink=\"webhook-", "oncekey_outbox_lag_seconds "]
+    {
+        assert!(node.metric(series).await.is_some(), "{series}");
     }
 
     let listed = outbox(&database, &["list", "--dead"]).await;

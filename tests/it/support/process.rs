@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
+use super::client::Client;
 use super::database::{TestDatabase, coalesces};
 use super::node::{captures_folder, provider_variables};
 use super::provider::{ScriptedProvider, Wire, patiently};
@@ -109,6 +110,24 @@ impl ProcessNode {
     /// Waits for its end; the exit code, where there is one.
     pub async fn ended(&mut self) -> Option<i32> {
         patiently("the process to end", self.child.wait()).await.unwrap().code()
+    }
+
+    /// The first series that begins so, as `/metrics` shows it: a name and labels, and a blank where that
+    /// is all.
+    pub async fn metric(&self, series: &str) -> Option<f64> {
+        self.metrics(series).await.first().map(|(_, value)| *value)
+    }
+
+    /// All series whose name and labels begin so.
+    pub async fn metrics(&self, beginning: &str) -> Vec<(String, f64)> {
+        let answer = Client::new(self.address, "").get("/metrics").await;
+        let text = String::from_utf8(answer.bytes).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with(beginning));
+        let split = |line: &str| {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            (series.to_owned(), value.parse().unwrap())
+        };
+        lines.map(split).collect()
     }
 
     /// All log lines so far.
