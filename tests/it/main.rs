@@ -63,6 +63,7 @@ mod parse_money;
 mod parse_requests;
 mod parse_runs;
 mod partition_command;
+mod partitions_under_load;
 mod passing_failures;
 mod plans;
 mod pool_recovers;
