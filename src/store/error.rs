@@ -83,8 +83,10 @@ impl From<sqlx::Error> for StoreError {
                     code if code.starts_with("28") || code == "3D000" => {
                         StoreError::unavailable(refusal.message().to_owned())
                     }
-                    // A read-only server: the primary has just become a standby.
-                    "25006" => StoreError::unavailable(refusal.message().to_owned()),
+                    // A standby: one that is not promoted yet, or a primary that has just become
+                    // one. What is not logged cannot even be read there (0A000, which is also what
+                    // a plan gets that a migration made void; another connection has none).
+                    "25006" | "0A000" => StoreError::unavailable(refusal.message().to_owned()),
                     code => StoreError::Bug(format!("{} ({code})", refusal.message())),
                 }
             }

@@ -32,6 +32,7 @@ mod documents_hostile;
 mod draining;
 mod erase_subject;
 mod event_retention;
+mod failover;
 mod fault_variables;
 mod finance_prices;
 mod finance_views;

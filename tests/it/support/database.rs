@@ -115,6 +115,18 @@ impl TestDatabase {
         (Self::empty_on(&cluster).await, cluster)
     }
 
+    /// The same on a server that was made just now: nothing of an earlier run is on it.
+    pub async fn with_fresh_server(folder: &str) -> (Self, Cluster) {
+        let mut cluster = start_server(folder, &[]).await;
+        if !cluster.fresh() {
+            let home = cluster.data_dir().to_owned();
+            tokio::task::spawn_blocking(move || cluster.stop()).await.unwrap().unwrap();
+            std::fs::remove_dir_all(home).unwrap();
+            cluster = start_server(folder, &[]).await;
+        }
+        (Self::empty_on(&cluster).await, cluster)
+    }
+
     /// An empty database on a server that writes nothing of its own accord, so that its WAL tells
     /// what a statement wrote.
     pub async fn quiet(folder: &str) -> (Self, Cluster) {

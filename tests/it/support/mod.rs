@@ -26,6 +26,7 @@ pub mod process;
 pub mod provider;
 pub mod proxy;
 pub mod reader;
+pub mod standby;
 pub mod trap;
 
 use std::future::Future;

@@ -44,6 +44,8 @@ pub struct Proxy {
 
 #[derive(Debug)]
 struct State {
+    /// Where new connections lead.
+    target: watch::Sender<Target>,
     mode: watch::Sender<Mode>,
     /// Counts up to cut all connections that are there.
     cuts: watch::Sender<u64>,
@@ -60,6 +62,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State {
+            target: watch::Sender::new(target),
             mode: watch::Sender::new(Mode::Pass),
             cuts: watch::Sender::new(0),
             silences: watch::Sender::new(0),
@@ -75,13 +78,18 @@ impl Proxy {
                     its_state.refused.send_modify(|refused| *refused += 1);
                     continue;
                 }
-                let (target, state) = (target.clone(), its_state.clone());
+                let (target, state) = (its_state.target.borrow().clone(), its_state.clone());
                 // Subscribed here, so that a cut from now on meets this connection.
                 let (cuts, silences) = (state.cuts.subscribe(), state.silences.subscribe());
                 tokio::spawn(async move { connect(client, target, state, cuts, silences).await });
             }
         });
         Self { address, state, task }
+    }
+
+    /// From now on new connections lead there.
+    pub fn lead_to(&self, target: Target) {
+        self.state.target.send_replace(target);
     }
 
     pub fn set(&self, mode: Mode) {
