@@ -25,6 +25,7 @@ mod coalescing;
 mod commit_conflicts;
 mod crashes;
 mod database_down;
+mod database_roles;
 mod derived_keys;
 mod disconnects;
 mod documents;
