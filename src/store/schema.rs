@@ -8,6 +8,7 @@ use sqlx::migrate::Migrator;
 
 use super::Store;
 use super::error::StoreError;
+use super::partitions::execute;
 
 static MIGRATOR: Migrator = sqlx::migrate!();
 
@@ -38,6 +39,10 @@ impl Store {
                 version / 10_000
             )));
         }
+        // A migration may read a large table, and waits for the one of another node; the role may have
+        // bounds for statements behind a pooler.
+        execute(&mut connection, "set statement_timeout = 0; set lock_timeout = 0".to_owned())
+            .await?;
         MIGRATOR
             .run(&mut connection)
             .await

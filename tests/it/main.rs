@@ -67,6 +67,7 @@ mod parse_runs;
 mod partition_command;
 mod partitions_under_load;
 mod passing_failures;
+mod pgbouncer;
 mod plans;
 mod pool_recovers;
 mod postgres_private;

@@ -22,6 +22,7 @@ pub mod outbox;
 pub mod pair;
 pub mod parse;
 pub mod pdf;
+pub mod pgbouncer;
 pub mod process;
 pub mod provider;
 pub mod proxy;
