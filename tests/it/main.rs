@@ -97,6 +97,7 @@ mod streams_nodes;
 mod streams_order;
 mod streams_slow;
 mod support;
+mod taking_away_killed;
 mod traces;
 mod usage;
 mod waiting;

@@ -175,6 +175,12 @@ impl ProcessNode {
     }
 }
 
+/// Starts a command that the test ends; killed when dropped.
+pub fn begin(arguments: &[&str], variables: &[(String, String)]) -> Child {
+    let mut command = oncekey(Some(Path::new("/")), arguments, variables);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap()
+}
+
 /// How a command ended.
 #[derive(Debug)]
 pub struct Ended {
