@@ -5,7 +5,6 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::coalesce::Asked;
 use super::error::StoreError;
 use super::{Store, record};
 use crate::domain::ids::{ApiKeyId, Subject, TenantId};
@@ -28,6 +27,15 @@ pub struct KnownKey {
     pub tenant: TenantId,
     pub role: String,
     pub subject: Option<Subject>,
+}
+
+/// What an arrival asks before anything else: whose is this API key, and what stands under this
+/// idempotency key of theirs?
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Asked {
+    /// SHA-256 of the API key.
+    pub bearer: [u8; 32],
+    pub key: Uuid,
 }
 
 /// A key as `oncekey key list` shows it.
@@ -89,7 +97,7 @@ impl Store {
                 Box::pin(async move {
                     let (bearers, keys) = ([&asked.bearer[..]], [asked.key]);
                     let rows = record::read_with_bearers(connection, &bearers, &keys).await?;
-                    rows.into_iter().next().map_or(Ok(None), |row| row.known(asked.key))
+                    rows.into_iter().next().map_or(Ok(None), |row| known(row, asked.key))
                 })
             })
             .await
@@ -166,4 +174,18 @@ impl Store {
             })
             .await
     }
+}
+
+/// The bearer of an API key that is valid, and the record under the idempotency key that it was looked up
+/// with.
+pub(super) fn known(
+    mut row: record::Row,
+    key: Uuid,
+) -> Result<Option<(KnownKey, Option<Record>)>, StoreError> {
+    let (tenant, role) = (row.bearer_tenant.take(), row.bearer_role.take());
+    let (Some(tenant), Some(role)) = (tenant, role) else { return Ok(None) };
+    let tenant = TenantId::new(tenant);
+    let subject = row.bearer_subject.take().map(Subject::new);
+    let record = row.record(&tenant, key)?;
+    Ok(Some((KnownKey { tenant, role, subject }, record)))
 }

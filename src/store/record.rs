@@ -4,7 +4,6 @@ use chrono::{DateTime, NaiveDate, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::api_keys::KnownKey;
 use super::error::StoreError;
 use crate::domain::hash::RequestHash;
 use crate::domain::ids::{ConversationId, Fence, OperationId, RequestId, Subject, TenantId};
@@ -20,9 +19,9 @@ pub(super) struct KeyRow {
 /// A record as it is read, and whom an API key belongs to where one was looked up with it. Everything
 /// is absent where no row stands.
 pub(super) struct Row {
-    bearer_tenant: Option<String>,
-    bearer_role: Option<String>,
-    bearer_subject: Option<String>,
+    pub bearer_tenant: Option<String>,
+    pub bearer_role: Option<String>,
+    pub bearer_subject: Option<String>,
     key_day: Option<NaiveDate>,
     operation_id: Option<Uuid>,
     key_source: Option<String>,
@@ -133,17 +132,6 @@ pub(super) async fn read_with_bearers(
 }
 
 impl Row {
-    /// The bearer of an API key that is valid, and the record under the idempotency key that it was looked
-    /// up with.
-    pub fn known(mut self, key: Uuid) -> Result<Option<(KnownKey, Option<Record>)>, StoreError> {
-        let (tenant, role) = (self.bearer_tenant.take(), self.bearer_role.take());
-        let (Some(tenant), Some(role)) = (tenant, role) else { return Ok(None) };
-        let tenant = TenantId::new(tenant);
-        let subject = self.bearer_subject.take().map(Subject::new);
-        let record = self.record(&tenant, key)?;
-        Ok(Some((KnownKey { tenant, role, subject }, record)))
-    }
-
     /// The record. `None`: there is none.
     pub fn record(self, tenant: &TenantId, key: Uuid) -> Result<Option<Record>, StoreError> {
         let row = self;

@@ -22,6 +22,7 @@ mod client_retries;
 mod client_streams;
 mod clocks;
 mod coalescing;
+mod coalescing_trouble;
 mod commit_conflicts;
 mod crashes;
 mod database_down;

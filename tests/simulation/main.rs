@@ -36,6 +36,7 @@
 
 mod check;
 mod clients;
+mod crowds;
 mod facts;
 mod generate;
 mod history;

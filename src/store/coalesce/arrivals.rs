@@ -5,20 +5,11 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::super::api_keys::KnownKey;
+use super::super::api_keys::{Asked, KnownKey, known};
 use super::super::{Store, StoreError, record};
 use super::Joint;
 use crate::clock::BoxFuture;
 use crate::domain::record::Record;
-
-/// What an arrival asks before anything else: whose is this API key, and what stands under this
-/// idempotency key of theirs?
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct Asked {
-    /// SHA-256 of the API key.
-    pub bearer: [u8; 32],
-    pub key: Uuid,
-}
 
 impl Joint for Asked {
     type Outcome = Option<(KnownKey, Option<Record>)>;
@@ -65,7 +56,7 @@ impl Joint for Asked {
                             .into_iter()
                             .zip(asked.iter())
                             // A row that cannot be read is its own arrival's error.
-                            .map(|(row, one)| row.known(one.key).ok())
+                            .map(|(row, one)| known(row, one.key).ok())
                             .collect::<Vec<_>>())
                     })
                 })

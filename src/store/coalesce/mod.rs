@@ -21,10 +21,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span};
 
-pub(super) use arrivals::Asked;
-
 use self::queue::{Queue, Waiting};
 use super::Store;
+use super::api_keys::Asked;
 use super::claim::NewClaim;
 use super::commit::ChatCommit;
 use super::error::StoreError;

@@ -13,6 +13,7 @@ pub mod collector;
 pub mod database;
 pub mod direct;
 pub mod events;
+pub mod groups;
 pub mod hook;
 pub mod library;
 pub mod nats;
