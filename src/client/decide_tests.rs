@@ -4,14 +4,7 @@ use serde::Deserialize;
 
 use super::*;
 use crate::client::DEFAULT_TIMEOUT;
-
-const FILE: &str = include_str!("../../clients/vectors.json");
-
-#[derive(Deserialize)]
-struct File {
-    policy: Policy,
-    vectors: Vec<Vector>,
-}
+use crate::client::vectors;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,7 +70,8 @@ impl Vector {
 }
 
 fn file() -> (Policy, RetryPolicy, Vec<Vector>) {
-    let File { policy, vectors } = serde_json::from_str(FILE).unwrap();
+    let policy: Policy = vectors::section("policy");
+    let vectors = vectors::section("vectors");
     let ours = RetryPolicy {
         waits: policy.waits.iter().copied().map(Duration::from_millis).collect(),
         jitter: policy.jitter,

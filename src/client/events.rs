@@ -74,3 +74,7 @@ impl Events {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "events_tests.rs"]
+mod tests;

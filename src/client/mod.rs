@@ -77,6 +77,8 @@ mod send;
 mod stream;
 mod transport;
 mod tries;
+#[cfg(test)]
+mod vectors;
 
 pub use answer::{ChatAnswer, ChatMessage, Gap, ParseAnswer, RecordAnswer, Reply};
 pub use builder::{ClientBuilder, DEFAULT_SILENCE, DEFAULT_TIMEOUT};

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::client::request::{ChatRequest, ParseRequest, Request};
+use crate::client::vectors;
 use crate::domain::chat::ChatRequest as ServersChat;
 use crate::domain::parse::{JsonRequest, ParseRequest as ServersParse};
 
@@ -105,12 +106,82 @@ fn what_is_no_kept_operation_is_not_sent() {
         (r#"{"endpoint":"parse","key":"k","json":"{\"text\":\"a\"}"}"#, "parse"),
         (r#"{"endpoint":"chat","key":"a b","json":"{\"a\":1}"}"#, "character"),
         (r#"{"endpoint":"chat","key":"k","json":"{}"}"#, "no body"),
-        (r#"{"endpoint":"chat","key":"k","json":"["}"#, "no body"),
-        (r#"{"endpoint":"chat","key":"k"}"#, "no body"),
     ] {
         match Operation::<Chat>::from_kept(kept.as_bytes()) {
             Err(ClientError::NotSent(text)) => assert!(text.contains(part), "{kept}: {text}"),
             other => panic!("{kept}: {other:?}"),
         }
     }
+    for kept in vectors::section::<Vec<String>>("not_kept") {
+        let bytes = kept.as_bytes();
+        assert!(Operation::<Chat>::from_kept(bytes).is_err(), "{kept}");
+        assert!(Operation::<Parse>::from_kept(bytes).is_err(), "{kept}");
+    }
+}
+
+#[derive(Deserialize)]
+struct KeyRow {
+    text: String,
+    sent: Option<String>,
+}
+
+#[test]
+fn every_key_of_the_table() {
+    for row in vectors::section::<Vec<KeyRow>>("keys") {
+        assert_eq!(checked_key(&row.text).ok(), row.sent, "{}", row.text);
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SendingRow {
+    name: String,
+    kept: Value,
+    attempt: u32,
+    sent_at: DateTime<Utc>,
+    path: String,
+    content_type: String,
+    begins: Option<String>,
+    options: Option<Map<String, Value>>,
+    file_base64: Option<String>,
+    metadata: Value,
+}
+
+#[test]
+fn every_sending_of_the_table() {
+    for row in vectors::section::<Vec<SendingRow>>("sendings") {
+        match row.path.as_str() {
+            "/v1/chat" => goes_out_as::<Chat>(&row),
+            "/v1/parse" => goes_out_as::<Parse>(&row),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+fn goes_out_as<E: Endpoint>(row: &SendingRow) {
+    let operation: Operation<E> = Operation::from_kept(row.kept.to_string().as_bytes()).unwrap();
+    let mut kept = row.kept.clone();
+    kept.as_object_mut().unwrap().entry("metadata").or_insert_with(|| Map::new().into());
+    assert_eq!(serde_json::to_value(&operation).unwrap(), kept, "{}", row.name);
+    let sending = operation.sending(row.attempt, row.sent_at);
+    assert_eq!(sending.content_type, row.content_type, "{}", row.name);
+    let metadata: Value = match &row.begins {
+        Some(begins) => {
+            assert_eq!(sending.query, None);
+            let text = std::str::from_utf8(&sending.body).unwrap();
+            assert!(text.starts_with(begins), "{}: {text}", row.name);
+            serde_json::from_str::<Value>(text).unwrap()["metadata"].clone()
+        }
+        None => {
+            assert_eq!(STANDARD.encode(&sending.body), *row.file_base64.as_ref().unwrap());
+            let query = sending.query.unwrap();
+            let mut options: Map<String, Value> = url::form_urlencoded::parse(query.as_bytes())
+                .map(|(name, value)| (name.into_owned(), value.into_owned().into()))
+                .collect();
+            let metadata = options.remove("metadata").unwrap();
+            assert_eq!(Some(&options), row.options.as_ref(), "{}", row.name);
+            serde_json::from_str(metadata.as_str().unwrap()).unwrap()
+        }
+    };
+    assert_eq!(metadata, row.metadata, "{}", row.name);
 }

@@ -83,3 +83,7 @@ impl fmt::Display for Problem {
         out.write_str(")")
     }
 }
+
+#[cfg(test)]
+#[path = "problem_tests.rs"]
+mod tests;

@@ -69,6 +69,19 @@ impl Client {
         let (head, body) = inner.until_answered(&key, &mut tries, once).await?;
         Ok(reply(&key, tries.attempts, &head, body)?.answer)
     }
+
+    /// Ends the run of an operation, at whatever node, and frees its conversation; whoever waits for it is
+    /// refused with `cancelled`. Changes nothing where nothing runs. The record as it is then.
+    ///
+    /// # Errors
+    /// As for [`Client::record`].
+    pub async fn cancel(&self, key: &str) -> Result<RecordAnswer, ClientError> {
+        let (inner, key) = (&*self.0, checked_key(key)?);
+        let mut tries = inner.tries();
+        let once = |_| inner.transport.cancel(&key);
+        let (head, body) = inner.until_answered(&key, &mut tries, once).await?;
+        Ok(reply(&key, tries.attempts, &head, body)?.answer)
+    }
 }
 
 impl Inner {

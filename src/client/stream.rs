@@ -11,7 +11,7 @@ use super::answer::Reply;
 use super::error::ClientError;
 use super::events::Events;
 use super::inner::{Client, Inner};
-use super::operation::{Endpoint, Operation};
+use super::operation::{Endpoint, Operation, checked_key};
 use super::problem::Problem;
 use super::send::{Setback, reply};
 use super::transport::{Broken, Form, Head, problem_of, whole};
@@ -40,7 +40,9 @@ pub enum StreamEvent<T> {
 /// was lost the stream goes on behind the last event, or says [`StreamEvent::Restarted`].
 pub struct EventStream<E: Endpoint> {
     inner: Arc<Inner>,
-    operation: Operation<E>,
+    key: String,
+    /// `None`: its body is another's, and the run is only attached to.
+    operation: Option<Operation<E>>,
     tries: Tries,
     /// The operation was kept, and is under way.
     begun: bool,
@@ -54,6 +56,8 @@ pub struct EventStream<E: Endpoint> {
     joined: bool,
     /// There is a run to go back to, without the body.
     attach: bool,
+    /// What an attached run ended with.
+    failed: Option<Box<Problem>>,
     ready: VecDeque<StreamEvent<E::Answer>>,
     over: bool,
 }
@@ -77,15 +81,26 @@ struct Progress {
 impl Client {
     /// The operation as a stream of events; sent when the first is asked for.
     pub fn stream<E: Endpoint>(&self, operation: &Operation<E>) -> EventStream<E> {
-        EventStream::new(self.0.clone(), operation.clone())
+        EventStream::new(self.0.clone(), operation.key().to_owned(), Some(operation.clone()))
+    }
+
+    /// The events of what runs, or ran, under a key, by whoever does not have its body. Makes nothing run:
+    /// a run that failed stays so until its sender asks again.
+    ///
+    /// # Errors
+    /// [`ClientError::NotSent`] for a text that is no key.
+    pub fn attach<E: Endpoint>(&self, key: &str) -> Result<EventStream<E>, ClientError> {
+        Ok(EventStream::new(self.0.clone(), checked_key(key)?, None))
     }
 }
 
 impl<E: Endpoint> EventStream<E> {
-    pub(super) fn new(inner: Arc<Inner>, operation: Operation<E>) -> Self {
+    pub(super) fn new(inner: Arc<Inner>, key: String, operation: Option<Operation<E>>) -> Self {
         Self {
             tries: inner.tries(),
             inner,
+            key,
+            attach: operation.is_none(),
             operation,
             begun: false,
             reading: None,
@@ -93,7 +108,7 @@ impl<E: Endpoint> EventStream<E> {
             run: None,
             told: false,
             joined: false,
-            attach: false,
+            failed: None,
             ready: VecDeque::new(),
             over: false,
         }
@@ -111,20 +126,23 @@ impl<E: Endpoint> EventStream<E> {
             return Ok(None);
         }
         let outcome = self.go_on().await;
-        let key = self.operation.key();
         match &outcome {
-            Ok(StreamEvent::Completed(_)) => self.inner.ended(key, &Ok(())),
+            Ok(StreamEvent::Completed(_)) if self.operation.is_some() => {
+                self.inner.ended(&self.key, &Ok(()));
+            }
+            Ok(StreamEvent::Completed(_)) | Err(ClientError::NotSent(_)) => {}
             Ok(_) => return outcome.map(Some),
-            Err(ClientError::NotSent(_)) => {}
-            Err(_) => self.inner.ended(key, &outcome),
+            Err(_) if self.operation.is_some() => self.inner.ended(&self.key, &outcome),
+            Err(_) => {}
         }
         (self.over, self.reading) = (true, None);
         outcome.map(Some)
     }
 
     async fn go_on(&mut self) -> Result<StreamEvent<E::Answer>, ClientError> {
-        if !std::mem::replace(&mut self.begun, true) {
-            self.inner.begun(&self.operation)?;
+        let first = !std::mem::replace(&mut self.begun, true);
+        if let Some(operation) = self.operation.as_ref().filter(|_| first) {
+            self.inner.begun(operation)?;
         }
         let inner = self.inner.clone();
         loop {
@@ -141,8 +159,9 @@ impl<E: Endpoint> EventStream<E> {
                 Err(_) => Setback::TimedOut,
             };
             self.reading = None;
-            self.attach = self.joined && matches!(setback, Setback::Lost(_));
-            inner.wait_or_end(setback, self.operation.key(), &mut self.tries).await?;
+            let lost = matches!(setback, Setback::Lost(_));
+            self.attach = self.operation.is_none() || (self.joined && lost);
+            inner.wait_or_end(setback, &self.key, &mut self.tries).await?;
         }
     }
 
@@ -150,17 +169,20 @@ impl<E: Endpoint> EventStream<E> {
     async fn open(&mut self) -> Result<(), Setback> {
         let inner = self.inner.clone();
         let form = Form::Stream(self.last_id.as_deref());
-        let opened = if self.attach {
-            let events = inner.transport.events(self.operation.key(), form);
-            inner.clock.timeout(inner.silence, events).await
-        } else {
-            self.joined = false;
-            self.tries.attempts += 1;
-            let upload = self.operation.upload_bytes() / SLOWEST_UPLOAD;
-            let limit = inner.silence.saturating_add(Duration::from_secs(upload));
-            let attempt = self.tries.attempts;
-            let post = inner.transport.post(&self.operation, attempt, form, &inner.clock);
-            inner.clock.timeout(limit, post).await
+        let opened = match &self.operation {
+            Some(operation) if !self.attach => {
+                self.joined = false;
+                self.tries.attempts += 1;
+                let upload = operation.upload_bytes() / SLOWEST_UPLOAD;
+                let limit = inner.silence.saturating_add(Duration::from_secs(upload));
+                let post = inner.transport.post(operation, self.tries.attempts, form, &inner.clock);
+                inner.clock.timeout(limit, post).await
+            }
+            operation => {
+                self.tries.attempts += u32::from(operation.is_none());
+                let events = inner.transport.events(&self.key, form);
+                inner.clock.timeout(inner.silence, events).await
+            }
         };
         let (head, response) = match opened {
             Ok(Ok(opened)) => opened,
@@ -172,12 +194,16 @@ impl<E: Endpoint> EventStream<E> {
             self.reading = Some((head, events));
             return Ok(());
         }
-        if self.attach && !matches!(head.status, 502..=504) {
+        if self.attach && self.operation.is_some() && !matches!(head.status, 502..=504) {
             // Whatever became of the record: the request itself brings it back, or says why not.
             self.attach = false;
             return Ok(());
         }
         let body = whole(response).await.map_err(|Broken(cause)| Setback::Lost(cause))?;
+        if let Some(failed) = self.failed.take().filter(|_| head.status == 204) {
+            // Nothing follows what an attached run ended with, and whoever attached cannot make it run.
+            return Err(Setback::Refused(failed));
+        }
         match (head.status, body) {
             (200..=299, Some(body)) => self.completed(&head, body),
             (200..=299, None) => Err(Setback::Unreadable(problem_of(&head, None, &inner.clock))),
@@ -226,7 +252,12 @@ impl<E: Endpoint> EventStream<E> {
             }
             "completed" => return self.completed(head, data.into()),
             "failed" => {
-                return Err(Setback::Refused(Box::new(Problem::read(None, data.as_bytes()))));
+                let problem = Box::new(Problem::read(None, data.as_bytes()));
+                if self.operation.is_none() {
+                    let last = Problem { retryable: Some(false), ..(*problem).clone() };
+                    self.failed = Some(Box::new(last));
+                }
+                return Err(Setback::Refused(problem));
             }
             // Of a later server.
             _ => {}
@@ -247,7 +278,7 @@ impl<E: Endpoint> EventStream<E> {
     }
 
     fn completed(&mut self, head: &Head, body: Bytes) -> Result<(), Setback> {
-        let reply = reply(self.operation.key(), self.tries.attempts, head, body);
+        let reply = reply(&self.key, self.tries.attempts, head, body);
         let reply =
             reply.map_err(|_| Setback::Unreadable(problem_of(head, None, &self.inner.clock)))?;
         self.ready.push_back(StreamEvent::Completed(Box::new(reply)));
@@ -262,3 +293,7 @@ fn read<T: for<'de> Deserialize<'de>>(data: &str) -> Result<T, Setback> {
         Setback::Unreadable(Box::new(Problem { status: 200, detail, ..Problem::default() }))
     })
 }
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

@@ -112,6 +112,12 @@ impl Transport {
         self.send(self.request(Method::GET, url, Form::Whole)).await
     }
 
+    /// Ends the run under the key; the record.
+    pub async fn cancel(&self, key: &str) -> Result<(Head, Response), Broken> {
+        let url = self.url(&["v1", "requests", key, "cancel"]);
+        self.send(self.request(Method::POST, url, Form::Whole)).await
+    }
+
     fn url(&self, path: &[&str]) -> Url {
         let mut url = self.base.clone();
         url.set_query(None);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::Utc;
 use oncekey::client::{
     Chat, ChatAnswer, ChatRequest, Client, ClientError, EventStream, Operation, Parse,
-    ParseRequest, Reply as Told, StreamEvent, Why,
+    ParseRequest, Reply as Told, RetryPolicy, StreamEvent, Why,
 };
 use oncekey::clock::ManualClock;
 
@@ -304,6 +304,83 @@ async fn a_parse_tells_its_progress_over_a_broken_connection_and_sends_its_file_
     let again = scene.client.send(&again).await.unwrap();
     assert_eq!(again.answer.result, reply.answer.result);
     assert!(!again.replayed, "a new operation");
+    assert_clean(scene.node.store()).await;
+    assert!(scene.node.shut_down().await, "nothing had to be cut");
+}
+
+/// The error that ends a stream.
+async fn end_of(stream: &mut EventStream<Chat>) -> ClientError {
+    loop {
+        match patiently("a stream to end", stream.next()).await {
+            Ok(Some(StreamEvent::Completed(reply))) => panic!("{reply:?}"),
+            Ok(event) => assert!(event.is_some(), "it says why"),
+            Err(error) => return error,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_the_key_alone_hears_a_run_and_cancels_it() {
+    let scene = Scene::with_gates().await;
+    let operation = scene.hello();
+    let mut stream = scene.client.stream(&operation);
+    Heard::default().until(&mut stream, "1 ").await;
+    let kept = Kept::default();
+    let builder = scene.repeats.builder(scene.proxy.address, &scene.api_key);
+    let other = builder.journal(kept.clone()).build().unwrap();
+    let mut attached = other.attach::<Chat>(operation.key()).unwrap();
+    let mut heard = Heard::default();
+    heard.until(&mut attached, "1 ").await;
+    scene.proxy.cut();
+    scene.open(0..1);
+    heard.until(&mut attached, "2 ").await;
+    assert_eq!((heard.text.as_str(), heard.restarts), ("1 2 ", 0));
+
+    let record = other.cancel(operation.key()).await.unwrap();
+    assert_eq!((record.state.as_str(), record.attempts), ("failed", 1));
+    for stream in [&mut stream, &mut attached] {
+        match end_of(stream).await {
+            ClientError::YourInput(failed) => assert_eq!(failed.problem.error, "cancelled"),
+            error => panic!("{error:?}"),
+        }
+    }
+    scene.client.send(&operation).await.unwrap();
+    let mut attached = other.attach::<Chat>(operation.key()).unwrap();
+    let mut replayed = Heard::default();
+    replayed.rest(&mut attached).await;
+    assert_eq!(replayed.text, "Answer to message 1: hello");
+    assert_eq!(other.cancel(operation.key()).await.unwrap().state, "committed");
+    assert!(kept.all().is_empty(), "it began nothing");
+    assert!(matches!(other.attach::<Chat>("a b"), Err(ClientError::NotSent(_))));
+    match end_of(&mut other.attach("no-such").unwrap()).await {
+        ClientError::YourInput(failed) => assert_eq!(failed.problem.status, 404),
+        error => panic!("{error:?}"),
+    }
+    scene.end_with_one_outcome(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_attaches_does_not_make_a_failed_run_begin_again() {
+    let scene = Scene::start(NodeOptions::default()).await;
+    let gate = Gate::closed();
+    let broken = Reply::text("one two three").after(1, Action::Hold(gate.clone()));
+    scene.provider.reply(broken.after(1, Action::Close));
+    let once = scene.repeats.builder(scene.proxy.address, &scene.api_key);
+    let once = once.retry(RetryPolicy::never()).build().unwrap();
+    let operation = scene.hello();
+    let mut stream = once.stream(&operation);
+    Heard::default().until(&mut stream, "one ").await;
+    let mut attached = scene.client.attach::<Chat>(operation.key()).unwrap();
+    Heard::default().until(&mut attached, "one ").await;
+    gate.open();
+    for stream in [&mut stream, &mut attached] {
+        match end_of(stream).await {
+            ClientError::OurSide(failed) => assert_eq!(failed.problem.error, "provider_failed"),
+            error => panic!("{error:?}"),
+        }
+    }
+    assert_eq!(scene.provider.count(), 1);
+    assert_eq!(scene.database.outcomes().await, (0, 0, 0));
     assert_clean(scene.node.store()).await;
     assert!(scene.node.shut_down().await, "nothing had to be cut");
 }
