@@ -20,6 +20,7 @@ mod claims;
 mod client_commands;
 mod client_retries;
 mod client_streams;
+mod clients_in_other_languages;
 mod clocks;
 mod coalescing;
 mod coalescing_trouble;

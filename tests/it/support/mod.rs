@@ -15,6 +15,7 @@ pub mod direct;
 pub mod events;
 pub mod groups;
 pub mod hook;
+pub mod languages;
 pub mod library;
 pub mod nats;
 pub mod node;

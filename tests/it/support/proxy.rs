@@ -20,6 +20,8 @@ pub enum Mode {
     SwallowReplies,
     /// The same from when the client says this, once, in one piece.
     SwallowRepliesTo(&'static str),
+    /// The next answer breaks off so many bytes behind its head; what comes after passes.
+    CutBehindHead(usize),
     /// Nothing passes in either direction; sockets stay open.
     Freeze,
     /// What the server says arrives this much later.
@@ -199,6 +201,8 @@ async fn pump(
 ) {
     let mut buffer = vec![0; 64 * 1024];
     let mut mode = state.mode.subscribe();
+    // What came since the answer that is to break off began.
+    let mut answer = Vec::new();
     loop {
         let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
         let now = *mode.borrow_and_update();
@@ -215,10 +219,22 @@ async fn pump(
             Mode::SwallowRepliesTo(text) if !replies && holds(&buffer[..count], text) => {
                 state.mode.send_replace(Mode::SwallowReplies);
             }
+            Mode::CutBehindHead(bytes) if replies => {
+                answer.extend_from_slice(&buffer[..count]);
+                let head = answer.windows(4).position(|end| end == b"\r\n\r\n");
+                let Some(cut) = head.map(|end| end + 4 + bytes).filter(|cut| *cut < answer.len())
+                else {
+                    continue;
+                };
+                state.mode.send_replace(Mode::Pass);
+                drop(to.write_all(&answer[..cut]).await);
+                return;
+            }
             Mode::DelayReplies(delay) if replies => tokio::time::sleep(delay).await,
             Mode::Pass
             | Mode::SwallowReplies
             | Mode::SwallowRepliesTo(_)
+            | Mode::CutBehindHead(_)
             | Mode::DelayReplies(_)
             | Mode::Refuse => {}
         }
