@@ -59,7 +59,7 @@ async fn a_key_on_its_way_undoes_the_group_and_not_its_members() {
     let key = Uuid::new_v4();
     let mut rival = PgConnection::connect(&database.url).await.unwrap();
     let busy = busy(&database, &store, 4).await;
-    let first = claim_all(&store, new_claims(2)).await;
+    let first = claim_all(&store, new_claims(1)).await;
     let mut group = new_claims_apart(4);
     group.push(arrival(key, "theirs"));
     let mut claims = claim_all(&store, group).await;
@@ -124,7 +124,7 @@ async fn a_caller_that_gives_up_takes_nobody_with_it() {
     let store = narrow(&database).await;
     register(&store).await;
     let busy = busy(&database, &store, 1).await;
-    let first = claim_all(&store, new_claims(2)).await;
+    let first = claim_all(&store, new_claims(1)).await;
     let group = new_claims_apart(5);
     let given_up = group[1].key.id;
     let mut claims = claim_all(&store, group).await;

@@ -8,9 +8,10 @@ use std::collections::{HashSet, VecDeque};
 pub(super) const MOST: usize = 32;
 /// Bytes of one statement, as far as its texts go; a single one may be larger.
 pub(super) const MOST_BYTES: usize = 1 << 20;
-/// Statements of one kind under way at once. Two keep the database busy while the answer to one is on its
-/// way; with more, groups are smaller and each operation dearer.
-pub(super) const LANES: usize = 2;
+/// Statements of one kind under way at once, where more wait than one statement takes. Measured at 64
+/// clients on two cores: with one lane an operation takes PostgreSQL 0.23 ms of CPU, with two from the start
+/// 0.36 ms, since groups are half as large.
+pub(super) const LANES: usize = 4;
 
 /// Something that waits.
 pub(super) struct Waiting<T> {
@@ -37,7 +38,7 @@ impl<T> Queue<T> {
     /// Adds one. `true`: a lane was opened for it, which the caller must drive.
     pub fn push(&mut self, one: Waiting<T>) -> bool {
         self.waiting.push_back(one);
-        let opens = self.lanes < LANES;
+        let opens = self.lanes == 0 || (self.waiting.len() >= MOST && self.lanes < LANES);
         self.lanes += usize::from(opens);
         opens
     }
@@ -90,19 +91,26 @@ mod tests {
     }
 
     #[test]
-    fn lanes_open_for_the_first_and_close_when_nothing_waits() {
+    fn a_lane_opens_for_the_first_and_another_where_more_wait_than_it_takes() {
         let mut queue = Queue::default();
-        let opened: Vec<bool> = (0..4).map(|n| queue.push(one(n, [None; 2], 1))).collect();
-        assert_eq!(opened, [true, true, false, false]);
+        let push = |queue: &mut Queue<usize>, count: usize| -> usize {
+            (0..count).filter(|n| queue.push(one(*n, [None; 2], 1))).count()
+        };
+        assert_eq!(push(&mut queue, 4), 1);
         assert_eq!(queue.next(), Some(vec![0, 1, 2, 3]));
         assert_eq!(queue.next(), None);
-        // The second lane still drives.
-        assert!(queue.push(one(4, [None; 2], 1)));
-        assert!(!queue.push(one(5, [None; 2], 1)));
-        assert_eq!(queue.next(), Some(vec![4, 5]));
-        assert_eq!((queue.next(), queue.next()), (None, None));
-        assert!(queue.push(one(6, [None; 2], 1)));
-        assert!(queue.push(one(7, [None; 2], 1)));
+        // It has closed.
+        assert_eq!(push(&mut queue, 1), 1);
+        assert_eq!(queue.next(), Some(vec![0]));
+        // It drives what comes, up to a full group.
+        assert_eq!(push(&mut queue, MOST - 1), 0);
+        assert_eq!(push(&mut queue, 1), 1);
+        assert_eq!(push(&mut queue, MOST * 10), LANES - 2);
+        while queue.next().is_some() {}
+        for _ in 1..LANES {
+            assert_eq!(queue.next(), None);
+        }
+        assert_eq!(push(&mut queue, 1), 1);
     }
 
     #[test]
