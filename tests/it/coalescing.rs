@@ -6,7 +6,11 @@
 
 use std::sync::Arc;
 
-use oncekey::store::{Claim, ClaimOutcome, CommitOutcome, StoreError};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use oncekey::domain::api_key::ApiKey;
+use oncekey::domain::ids::{ApiKeyId, TenantId};
+use oncekey::domain::record::State;
+use oncekey::store::{Claim, ClaimOutcome, CommitOutcome, NewApiKey, StoreError};
 use uuid::Uuid;
 
 use crate::support::TestDatabase;
@@ -167,4 +171,46 @@ async fn commits_of_any_fate_share_a_statement() {
     for (commit, good) in again.into_iter().zip([true, false, false]) {
         assert_eq!(matches!(store.commit_chat(commit).await, Ok(CommitOutcome::Committed)), good);
     }
+}
+
+/// A hot key: what is asked a hundred times at once is read a few times.
+#[tokio::test]
+async fn a_hundred_that_ask_the_same_are_a_few_looks() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let database = TestDatabase::new().await;
+    let store = narrow(&database).await;
+    register(&store).await;
+    let bearer = ApiKey::from_secret([7; 32]);
+    let new = NewApiKey {
+        tenant: TenantId::new("t1"),
+        id: ApiKeyId(Uuid::new_v4()),
+        hash: bearer.hash(),
+        role: "client".to_owned(),
+        subject: None,
+    };
+    store.insert_api_key(new).await.unwrap();
+    let claim = won(&store, arrival(Uuid::new_v4(), "hot")).await;
+    store.commit_chat(chat_commit(&claim, "hello", "good day")).await.unwrap();
+
+    // Of this thread, on which everything here runs.
+    let _counted = metrics::set_default_local_recorder(&recorder);
+    let busy = busy(&database, &store, 1).await;
+    let mut looks = Vec::new();
+    for _ in 0..100 {
+        let (store, hash, key) = (store.clone(), bearer.hash(), claim.at.key);
+        looks.push(tokio::spawn(async move { store.api_key_and_record(hash, key).await.unwrap() }));
+        tokio::task::yield_now().await;
+    }
+    busy.over().await;
+    for look in looks {
+        let (known, record) = look.await.unwrap().unwrap();
+        assert_eq!(known.tenant, claim.at.tenant);
+        let state = record.unwrap().state;
+        assert!(matches!(&state, State::Committed(Some(answer)) if answer.body == b"good day"));
+    }
+    let text = recorder.handle().render();
+    let statements = "oncekey_statements_total{kind=\"arrival\"} ";
+    let line = text.lines().find_map(|line| line.strip_prefix(statements)).unwrap();
+    // The first by itself, the others in groups of 32.
+    assert_eq!(line, "5", "{text}");
 }
