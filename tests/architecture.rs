@@ -51,10 +51,10 @@ const ROOMS: &[Room] = &[
 ];
 
 /// Values and texts, no IO; bytes is an upload without a copy, httpdate reads the date of a Retry-After,
-/// regex and jsonschema hold an answer against its rules, and unicode_segmentation knows where a text may
-/// be cut.
+/// regex and jsonschema hold an answer against its rules, unicode_segmentation knows where a text may
+/// be cut, and utoipa describes a type.
 const DOMAIN_CRATES: &str = "std bytes chrono httpdate jsonschema regex rust_decimal serde serde_json \
-    sha2 thiserror unicode_segmentation uuid";
+    sha2 thiserror unicode_segmentation utoipa uuid";
 /// Beside the system: an error type, and log lines about a process that is not ours.
 const POSTGRES_CRATES: &str = "std libc thiserror tracing";
 

@@ -2,6 +2,7 @@
 
 use serde::de::{Deserialize, Deserializer, Error, Unexpected};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::hash::{MeaningHasher, RequestHash};
 use super::ids::{ConversationId, Subject};
@@ -13,24 +14,42 @@ pub const ENDPOINT: &str = "chat";
 pub const DEFAULT_MODEL: &str = "default";
 const MAX_CONVERSATION_CHARS: usize = 255;
 
-/// The body as it is sent. Unknown members and members given twice are errors that name them.
-#[derive(serde::Deserialize)]
+/// One message in a conversation. Unknown members and members given twice are errors that name them.
+#[derive(serde::Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct ChatBody<'a> {
+#[schema(as = ChatRequest)]
+pub struct ChatBody<'a> {
+    /// Made by the client; the first message begins the conversation.
+    #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00]+$", example = "c-17")]
     conversation_id: String,
+    /// What the user says; not only white space, and without U+0000.
+    #[schema(min_length = 1, pattern = r"^[^\x00]*[^\s\x00][^\x00]*$", example = "Is it boiling?")]
     message: String,
+    /// A model of this service's configuration.
+    #[schema(default = "default")]
     model: Option<String>,
     #[serde(borrow)]
+    #[schema(value_type = Option<OptionsBody>)]
     options: Option<&'a RawValue>,
+    /// Server-sent events instead of one answer; so does `Accept: text/event-stream`.
+    #[schema(default = false)]
     stream: Option<bool>,
+    /// Anything of the client's own (attempt, send time); stored with the turn and no part of what the
+    /// request means.
     #[serde(borrow)]
+    #[schema(value_type = Option<Object>, example = json!({"attempt": 1}))]
     metadata: Option<&'a RawValue>,
 }
 
-#[derive(serde::Deserialize, Default)]
+/// What may be said about the answer.
+#[derive(serde::Deserialize, Default, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct OptionsBody {
+#[schema(as = ChatOptions)]
+pub struct OptionsBody {
+    #[schema(minimum = 0.0, maximum = 2.0)]
     temperature: Option<f64>,
+    /// At most what the model is configured for.
+    #[schema(value_type = Option<u32>, minimum = 1)]
     max_tokens: Option<Whole>,
 }
 

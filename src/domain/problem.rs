@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::ids::RequestId;
 
@@ -51,6 +52,45 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
+    /// Every code once, in the order of declaration.
+    pub const ALL: [ErrorCode; 35] = [
+        Self::InvalidRequest,
+        Self::IdempotencyKeyInvalid,
+        Self::IdempotencyKeyRequired,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::InProgress,
+        Self::ConversationBusy,
+        Self::Cancelled,
+        Self::Erased,
+        Self::TooLarge,
+        Self::UnsupportedMediaType,
+        Self::IdempotencyKeyReuse,
+        Self::ContentFiltered,
+        Self::InputRejected,
+        Self::NothingFound,
+        Self::UnreadableInput,
+        Self::OutputLimit,
+        Self::GaveUp,
+        Self::QuotaExhausted,
+        Self::ProviderAuth,
+        Self::ProviderConfig,
+        Self::Internal,
+        Self::ProviderFailed,
+        Self::MalformedOutput,
+        Self::ProviderTimeout,
+        Self::ProviderBusy,
+        Self::RegionRefused,
+        Self::SlotTimeout,
+        Self::WaitTimeout,
+        Self::Draining,
+        Self::DatabaseUnavailable,
+        Self::OutcomeUnknown,
+        Self::RunLost,
+    ];
+
     /// The status that carries this code.
     pub fn status(self) -> u16 {
         self.row().0
@@ -125,7 +165,7 @@ impl ErrorCode {
     }
 
     /// Whether the same request may be sent again at all, by a machine or, after 429, by a person.
-    fn may_name_a_time(self) -> bool {
+    pub fn may_name_a_time(self) -> bool {
         matches!(self.status(), 409 | 429 | 502..=504)
     }
 
@@ -150,18 +190,34 @@ pub struct Problem {
     pub reason: Option<&'static str>,
 }
 
-#[derive(Serialize)]
-struct Wire<'a> {
+/// Why there is no success (RFC 9457). The same shape for everything that is refused or fails.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct Wire<'a> {
+    /// `urn:oncekey:problem:` and the code.
+    #[schema(value_type = String, example = "urn:oncekey:problem:in_progress")]
     r#type: String,
+    /// The same for every occurrence of the code.
     title: &'a str,
+    /// That of the answer.
+    #[schema(minimum = 400, maximum = 599)]
     status: u16,
+    /// What happened here, for a person.
     detail: &'a str,
+    /// A stable code, which decides what a program does.
     error: &'a str,
+    /// What exactly, of `unreadable_input`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     reason: Option<&'a str>,
+    /// The arrival; of a stored verdict the run that came to it.
+    #[schema(value_type = uuid::Uuid)]
     request_id: RequestId,
+    /// Whether a machine should send the same request again, with the same key.
     retryable: bool,
+    /// When, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     retry_after_ms: Option<u64>,
 }
 
@@ -247,6 +303,15 @@ mod tests {
         assert_eq!(body["retry_after_ms"], 1_001);
         assert_eq!(body["error"], "in_progress");
         assert_eq!(body["status"], 409);
+    }
+
+    #[test]
+    fn the_list_of_codes_is_whole() {
+        // Declared last; codes are numbered as they are declared.
+        assert_eq!(ErrorCode::ALL.len(), ErrorCode::RunLost as usize + 1);
+        for (place, code) in ErrorCode::ALL.into_iter().enumerate() {
+            assert_eq!(code as usize, place);
+        }
     }
 
     #[test]

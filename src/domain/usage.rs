@@ -2,14 +2,19 @@
 
 use rust_decimal::{Decimal, RoundingStrategy};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Tokens of one call or one operation. `None` is what the provider did not tell; it is never
 /// turned into 0. `input_tokens` leaves cached ones out; reasoning is a part of `output_tokens`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
+    #[schema(required)]
     pub input_tokens: Option<i64>,
+    #[schema(required)]
     pub output_tokens: Option<i64>,
+    #[schema(required)]
     pub cache_read_tokens: Option<i64>,
+    #[schema(required)]
     pub cache_write_tokens: Option<i64>,
     #[serde(skip)]
     pub reasoning_tokens: Option<i64>,

@@ -9,6 +9,11 @@ use chrono::{DateTime, NaiveDate, NaiveTime, SecondsFormat, Utc};
 use rust_decimal::Decimal;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{
+    AnyOfBuilder, KnownFormat, ObjectBuilder, Schema, SchemaFormat, Type,
+};
+use utoipa::{PartialSchema, ToSchema};
 
 /// An end of a range, as it was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +103,19 @@ impl Bound {
     }
 }
 
+impl PartialSchema for Bound {
+    fn schema() -> RefOr<Schema> {
+        let text = |format| {
+            let format = Some(SchemaFormat::KnownFormat(format));
+            ObjectBuilder::new().schema_type(Type::String).format(format)
+        };
+        let (day, time) = (text(KnownFormat::Date), text(KnownFormat::DateTime));
+        AnyOfBuilder::new().item(day).item(time).into()
+    }
+}
+
+impl ToSchema for Bound {}
+
 impl fmt::Display for Bound {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -114,22 +132,29 @@ impl Serialize for Bound {
 }
 
 /// A row of sums. Decimals, since no sum of 64-bit numbers may overflow.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct UsageRow {
     /// `None` where days are not told apart; so the next.
+    #[schema(required)]
     pub day: Option<NaiveDate>,
+    #[schema(required)]
     pub model: Option<String>,
     pub operations: i64,
     #[serde(serialize_with = "number")]
+    #[schema(required, value_type = Option<f64>)]
     pub input_tokens: Option<Decimal>,
     #[serde(serialize_with = "number")]
+    #[schema(required, value_type = Option<f64>)]
     pub cache_read_tokens: Option<Decimal>,
     #[serde(serialize_with = "number")]
+    #[schema(required, value_type = Option<f64>)]
     pub cache_write_tokens: Option<Decimal>,
     #[serde(serialize_with = "number")]
+    #[schema(required, value_type = Option<f64>)]
     pub output_tokens: Option<Decimal>,
     /// US dollars, nine places.
     #[serde(serialize_with = "number")]
+    #[schema(required, value_type = Option<f64>)]
     pub cost_usd: Option<Decimal>,
     /// Operations of this row whose usage, and so whose cost, is not known.
     pub unknown_usage: i64,

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::Http;
@@ -18,25 +19,38 @@ use crate::operation::{Removal, database_problem};
 const DEFAULT_LIMIT: i64 = 100;
 const MAX_LIMIT: i64 = 1_000;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct Paging {
+    /// The `next` of the page before.
+    #[param(nullable = false, minimum = 0, default = 0)]
     after: Option<i64>,
+    /// Turns of a page.
+    #[param(nullable = false, minimum = 1, maximum = 1_000, default = 100)]
     limit: Option<i64>,
 }
 
-#[derive(Serialize)]
-struct PageBody<'a> {
+/// A page of a conversation, oldest turn first.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TurnPage)]
+pub struct PageBody<'a> {
     turns: Vec<TurnBody<'a>>,
+    /// What `after` of the next page is; null at the end.
+    #[schema(required)]
     next: Option<i64>,
 }
 
-#[derive(Serialize)]
-struct TurnBody<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Turn)]
+pub struct TurnBody<'a> {
+    /// Its place in the conversation, from 1 on without a gap.
     seq: i64,
+    /// `user` or `assistant`.
     role: &'a str,
     content: &'a str,
     turn_id: Uuid,
+    /// The run that wrote it.
     request_id: Uuid,
     created_at: DateTime<Utc>,
 }

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Http;
 use super::answer::{ProblemResponse, ok};
@@ -12,9 +13,11 @@ use crate::domain::ids::RequestId;
 use crate::domain::problem::{ErrorCode, Problem};
 use crate::operation::Readiness;
 
-#[derive(Serialize)]
-struct Health {
+#[derive(Serialize, ToSchema)]
+pub struct Health {
+    /// `ok`, or `ready`.
     status: &'static str,
+    /// What an operator should look at before it is too late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }

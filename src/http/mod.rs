@@ -12,6 +12,7 @@ mod fallback;
 mod health;
 mod impatient;
 mod linger;
+pub mod openapi;
 mod parse;
 mod prefer;
 mod request_id;
@@ -62,6 +63,8 @@ pub fn router(http: Http) -> Router {
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))
+        .route("/openapi.json", get(openapi::get_openapi))
+        .route("/docs", get(openapi::get_docs))
         .fallback(fallback::not_found)
         .method_not_allowed_fallback(fallback::method_not_allowed)
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))

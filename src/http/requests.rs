@@ -5,6 +5,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Http;
 use super::answer::{ProblemResponse, ok};
@@ -19,46 +20,72 @@ use crate::domain::usage::Usage;
 use crate::domain::verdict::code_of;
 use crate::operation::{KeptCall, database_problem};
 
-#[derive(Serialize)]
-struct RecordBody<'a> {
+/// What became of an operation.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RequestRecord)]
+pub struct RecordBody<'a> {
+    /// Stays with the operation over all its runs.
+    #[schema(value_type = uuid::Uuid)]
     operation_id: OperationId,
+    /// The run that holds it, or held it last.
+    #[schema(value_type = uuid::Uuid)]
     request_id: RequestId,
+    /// `in_progress`, `committed` or `failed`.
     state: &'static str,
+    /// `chat` or `parse`.
     endpoint: &'a str,
+    /// Runs so far.
     attempts: u32,
+    /// `client`, `opaque`, `derived` or `absent`: where its key is from.
     key_source: &'a str,
     claimed_at: DateTime<Utc>,
+    #[schema(required)]
     completed_at: Option<DateTime<Utc>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     failure: Option<FailureBody<'a>>,
-    /// For operators.
+    /// For operators: its calls of providers, of all runs.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     calls: Option<Vec<CallBody<'a>>>,
 }
 
 /// One provider call of the operation, of whatever run.
-#[derive(Serialize)]
-struct CallBody<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = ProviderCall)]
+pub struct CallBody<'a> {
+    #[schema(value_type = uuid::Uuid)]
     request_id: RequestId,
     call_no: i32,
+    /// Whether its output is in the answer.
     counted: bool,
     provider: &'a str,
     model: &'a str,
     route: &'a str,
+    #[schema(required)]
     status: Option<i32>,
+    #[schema(required)]
     failure_kind: Option<&'a str>,
+    /// What this call changed against the one before.
+    #[schema(required)]
     changed: Option<&'a str>,
     waited_ms: i64,
     usage: Usage,
+    /// A decimal number.
+    #[schema(required)]
     cost_usd: Option<String>,
     started_at: DateTime<Utc>,
     ended_at: DateTime<Utc>,
 }
 
-#[derive(Serialize)]
-struct FailureBody<'a> {
+/// Why the last run ended without an answer.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Failure)]
+pub struct FailureBody<'a> {
     kind: &'a str,
+    /// The code that its client was told.
     error: &'static str,
+    /// Whether it is stored and replayed.
     r#final: bool,
 }
 

@@ -6,6 +6,7 @@ use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::Http;
 use super::answer::{ProblemResponse, csv, ok};
@@ -14,17 +15,32 @@ use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::usage_report::{Bound, UsageQuery, UsageRow};
 use crate::operation::database_problem;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct Asked {
+    /// A day, or a time as of RFC 3339, UTC.
+    #[param(inline, nullable = false, required, value_type = Bound, example = "2026-08-01")]
     from: Option<String>,
+    /// Not included, and later than `from`.
+    #[param(inline, nullable = false, required, value_type = Bound, example = "2026-09-01")]
     to: Option<String>,
+    /// What makes a row: `day`, `model`, both with a comma between, or nothing for one total.
+    #[param(
+        nullable = false,
+        default = "day,model",
+        pattern = "^(day|model|day,model|model,day|)$"
+    )]
     group_by: Option<String>,
 }
 
-#[derive(Serialize)]
-struct UsageBody {
+/// Sums of receipts.
+#[derive(Serialize, ToSchema)]
+#[schema(as = UsageReport)]
+pub struct UsageBody {
+    #[schema(inline)]
     from: Bound,
+    #[schema(inline)]
     to: Bound,
     rows: Vec<UsageRow>,
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::attempts::{Answered, Attempts, Failed};
 use super::calls::CallLog;
@@ -89,19 +90,28 @@ fn accept(rules: &AnswerRules, answer: &Answer) -> Result<(), Cause> {
     rules.check(&answer.text).map_err(Cause::RuleBroken)
 }
 
-#[derive(Serialize)]
-struct AnswerBody<'a> {
+/// The answer to a chat, the same bytes for every repeat.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ChatAnswer)]
+pub struct AnswerBody<'a> {
+    /// The run that gave it.
+    #[schema(value_type = uuid::Uuid)]
     request_id: RequestId,
     conversation_id: &'a str,
+    /// The assistant's turn in the conversation.
+    #[schema(value_type = uuid::Uuid)]
     turn_id: TurnId,
     message: AnswerMessage<'a>,
     model: &'a str,
+    /// `end` or `max_tokens`: whether the model was done, or cut off.
     stop_reason: &'static str,
     usage: Usage,
 }
 
-#[derive(Serialize)]
-struct AnswerMessage<'a> {
+/// What the assistant said.
+#[derive(Serialize, ToSchema)]
+pub struct AnswerMessage<'a> {
+    /// `assistant`.
     role: &'static str,
     content: &'a str,
 }

@@ -33,12 +33,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+pub use chat::AnswerBody as ChatAnswer;
 pub use feed::Feed;
 pub use heartbeat::BeatingRuns;
 pub use models::{Asked, Model, Models, Refused, Rejections};
 pub use node::{Node, Stall};
 pub use outcome::{Outcome, Reply};
-pub use parse::Parsing;
+pub use parse::{ParseAnswer, Parsing};
 pub use reads::{Readiness, Removal};
 pub use slots::Slots;
 pub use streaming::{Door, Streamed};

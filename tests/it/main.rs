@@ -58,6 +58,7 @@ mod odd_paths_and_answers;
 mod old_keys;
 mod old_partitions;
 mod one_outcome;
+mod openapi;
 mod outbox_columns;
 mod panics;
 mod parse_answers;

@@ -18,5 +18,7 @@ pub use chunks::{Chunk, chunk, halves};
 pub use merge::{Merged, merge};
 pub use message::{Sent, sent};
 pub use profile::{MergeRule, Profile, ProfileFault, ProfileSettings, SCRIPT};
-pub use request::{ENDPOINT, Input, InvalidParse, JsonRequest, ParseRequest, StoredRequest};
+pub use request::{
+    ENDPOINT, Input, InvalidParse, JsonBody, JsonRequest, Options, ParseRequest, StoredRequest,
+};
 pub use salvage::{Salvaged, salvage};

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::profile::SCRIPT;
@@ -53,17 +54,32 @@ pub struct ParseRequest {
 #[error("{0}")]
 pub struct InvalidParse(pub String);
 
-/// The JSON body as it is sent. Unknown members and members given twice are errors that name them.
-#[derive(serde::Deserialize)]
+/// One of `text` and `capture_id`, and the options. Unknown members and members given twice are errors
+/// that name them.
+#[derive(serde::Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Body<'a> {
+#[schema(as = ParseRequest)]
+pub struct JsonBody<'a> {
+    /// What is to be parsed, without U+0000.
+    #[schema(pattern = r"^[^\x00]*$", example = "MARA: Is it boiling?")]
     text: Option<String>,
+    /// An input that was stored before, parsed once more as a new operation.
     capture_id: Option<Uuid>,
+    /// What is looked for: a profile of this service's configuration.
+    #[schema(default = "script")]
     profile: Option<String>,
+    /// Whether a result with gaps is better than none.
+    #[schema(default = false)]
     allow_gaps: Option<bool>,
+    /// A model of this service's configuration.
+    #[schema(default = "default")]
     model: Option<String>,
+    /// Server-sent events instead of one answer; so does `Accept: text/event-stream`.
+    #[schema(default = false)]
     stream: Option<bool>,
+    /// Anything of the client's own; stored, and no part of what the request means.
     #[serde(borrow)]
+    #[schema(value_type = Option<Object>)]
     metadata: Option<&'a RawValue>,
 }
 
@@ -91,12 +107,24 @@ impl StoredRequest {
 }
 
 /// What may stand beside a file. `None`: not given.
-#[derive(Debug, Default)]
-struct Options {
+#[derive(Debug, Default, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Options {
+    /// What is looked for: a profile of this service's configuration.
+    #[param(default = "script", nullable = false)]
     profile: Option<String>,
+    /// Whether a result with gaps is better than none.
+    #[param(default = false, nullable = false)]
     allow_gaps: Option<bool>,
+    /// A model of this service's configuration.
+    #[param(default = "default", nullable = false)]
     model: Option<String>,
+    /// Server-sent events instead of one answer.
+    #[param(default = false, nullable = false)]
     stream: Option<bool>,
+    /// A JSON object of the client's own; stored, and no part of what the request
+    /// means.
+    #[param(nullable = false, value_type = Object)]
     metadata: Option<String>,
 }
 
@@ -114,7 +142,7 @@ impl ParseRequest {
     /// [`InvalidParse`] names what is wrong and where. An empty text is none: what cannot be read is told
     /// by whoever reads it, the same for every form.
     pub fn read_json(text: &str) -> Result<JsonRequest, InvalidParse> {
-        let body = json::object::<Body<'_>>("The body", text).map_err(InvalidParse)?;
+        let body = json::object::<JsonBody<'_>>("The body", text).map_err(InvalidParse)?;
         let metadata = body.metadata.map(|raw| json::metadata(raw.get())).transpose();
         let options = Options {
             profile: body.profile,

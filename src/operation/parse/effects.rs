@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rust_decimal::Decimal;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::pieces::{Found, Gap};
@@ -20,17 +21,29 @@ use crate::operation::event::CallCompleted;
 use crate::operation::scope::Run;
 use crate::store::ParseCommit;
 
-#[derive(Serialize)]
-struct AnswerBody<'a> {
+/// What a parse found, the same bytes for every repeat.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ParseAnswer)]
+pub struct AnswerBody<'a> {
+    /// The run that found it.
+    #[schema(value_type = Uuid)]
     request_id: RequestId,
+    /// In the form of the profile; of `script`: `title`, `characters` and `dialogue`.
+    #[schema(value_type = Object)]
     result: &'a RawValue,
+    /// What is missing, where `allow_gaps` was given.
+    #[schema(value_type = Vec<GapBody>)]
     gaps: &'a RawValue,
     usage: Usage,
 }
 
-#[derive(Serialize)]
-struct GapBody {
+/// A piece that was left out.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Gap)]
+pub struct GapBody {
+    /// Counted from 0.
     chunk: usize,
+    /// In characters of the text that was read.
     from: usize,
     to: usize,
     /// The code that the whole would have ended with.

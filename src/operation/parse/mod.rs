@@ -11,6 +11,7 @@ mod pieces;
 
 use std::collections::BTreeMap;
 
+pub use effects::AnswerBody as ParseAnswer;
 pub use input::input_of;
 
 use super::Inner;

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::contract;
+
 /// What came back.
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -73,11 +75,15 @@ impl Client {
         self.http.request(method, format!("{}{path}", self.base)).bearer_auth(&self.key)
     }
 
-    /// Sends one; `Err` where the connection broke.
+    /// Sends one; `Err` where the connection broke. Whatever comes back must stand in the document.
     pub async fn send(&self, request: reqwest::RequestBuilder) -> Result<Answer, reqwest::Error> {
-        let response = request.send().await?;
+        let request = request.build()?;
+        let (method, path) = (request.method().to_string(), request.url().path().to_owned());
+        let response = self.http.execute(request).await?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Ok(Answer { status, headers, bytes: response.bytes().await?.to_vec() })
+        let answer = Answer { status, headers, bytes: response.bytes().await?.to_vec() };
+        contract::check(&method, &path, &answer);
+        Ok(answer)
     }
 
     pub fn chat_request(&self, key: Uuid, body: &Value) -> reqwest::RequestBuilder {

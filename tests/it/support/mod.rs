@@ -10,6 +10,7 @@ pub mod behind_proxy;
 pub mod client;
 pub mod clock;
 pub mod collector;
+pub mod contract;
 pub mod database;
 pub mod direct;
 pub mod events;
