@@ -193,6 +193,14 @@ fn introduce() {
         "oncekey_provider_calls_total",
         "Calls of model providers, by how they ended"
     );
+    describe_counter!(
+        "oncekey_near_identical_total",
+        "Arrivals that ask what was asked under another key less than a minute ago"
+    );
+    describe_counter!(
+        "oncekey_client_retries_total",
+        "Arrivals that their client calls a repeat, by outcome"
+    );
     describe_counter!(TAKEOVERS, "Runs taken over from an owner that was silent or dead");
     describe_counter!(FENCED, "Runs that found themselves replaced when they wanted to write");
     describe_counter!(
@@ -204,6 +212,7 @@ fn introduce() {
         "Inputs refused without a call, because they failed before"
     );
     describe_counter!("oncekey_latched_total", "Times a provider was left alone for a while");
+    describe_counter!("oncekey_closed_total", "Times a provider was out of credit");
     describe_gauge!("oncekey_slots_allowed", "Calls that a provider gets at once");
     describe_gauge!("oncekey_slots_in_use", "Calls under way at a provider");
     describe_gauge!("oncekey_slots_waiting", "Calls that wait for a slot");

@@ -8,6 +8,8 @@
 
 #[path = "architecture/examples.rs"]
 mod examples;
+#[path = "architecture/operations.rs"]
+mod operations;
 #[path = "architecture/rules.rs"]
 mod rules;
 #[path = "architecture/source.rs"]

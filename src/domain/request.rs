@@ -39,6 +39,20 @@ impl RunRequest {
         }
     }
 
+    /// Which sending of its client's this is, where its metadata tells (`attempt`, from 1).
+    pub fn told_attempt(&self) -> Option<u64> {
+        #[derive(serde::Deserialize)]
+        struct Told {
+            attempt: Option<u64>,
+        }
+        let metadata = match self {
+            RunRequest::Chat(chat) => &chat.metadata,
+            RunRequest::Parse(parse) => &parse.metadata,
+        };
+        // Anything else under that name is the client's own affair.
+        serde_json::from_str::<Told>(metadata.as_deref()?).ok()?.attempt
+    }
+
     /// The hash of what it means.
     pub fn meaning(&self, subject: Option<&Subject>) -> RequestHash {
         match self {

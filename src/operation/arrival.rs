@@ -58,6 +58,7 @@ impl Inner {
                 if let Some(door) = arrival.door.as_ref().filter(|_| made) {
                     door.made_key(&key);
                 }
+                self.count_minted(&arrival, &key, &hash);
                 let outcome = self.answer(&arrival, verdict, key.clone(), hash, &gone).await;
                 (made.then_some(key), source.as_str(), outcome)
             }
@@ -74,6 +75,11 @@ impl Inner {
         metrics::counter!("oncekey_requests_total", "endpoint" => endpoint,
             "key_source" => source, "outcome" => label)
         .increment(1);
+        if arrival.request.told_attempt() > Some(1) {
+            metrics::counter!("oncekey_client_retries_total", "endpoint" => endpoint,
+                "outcome" => label)
+            .increment(1);
+        }
         tracing::trace!(
             event = "answered",
             endpoint,
@@ -83,6 +89,17 @@ impl Inner {
             "answered"
         );
         Reply { made_key, outcome }
+    }
+
+    /// Counts an arrival that looks like the repeat of one under another key.
+    fn count_minted(&self, arrival: &Arrival, key: &IdempotencyKey, hash: &RequestHash) {
+        let earlier = self.minted.earlier(&arrival.tenant, hash, key.id, self.clock.now());
+        let Some(earlier) = earlier else { return };
+        let (endpoint, key_source) = (arrival.request.endpoint(), key.source.as_str());
+        metrics::counter!("oncekey_near_identical_total", "endpoint" => endpoint,
+            "key_source" => key_source)
+        .increment(1);
+        tracing::info!(event = "near_identical", endpoint, key_source, key = %key.id, %earlier, "the same was asked under another key less than a minute ago");
     }
 
     /// The client's key, or what the policy puts in its place.

@@ -13,6 +13,7 @@ mod disowned;
 mod event;
 mod feed;
 mod heartbeat;
+mod minted;
 mod models;
 mod node;
 mod outcome;
@@ -36,6 +37,7 @@ use tracing::Instrument;
 pub use chat::AnswerBody as ChatAnswer;
 pub use feed::Feed;
 pub use heartbeat::BeatingRuns;
+use minted::Minted;
 pub use models::{Asked, Model, Models, Refused, Rejections};
 pub use node::{Node, Stall};
 pub use outcome::{Outcome, Reply};
@@ -116,6 +118,7 @@ pub(crate) struct Inner {
     /// Records that are being told.
     told: Shelf,
     crowd: Crowd,
+    minted: Minted,
     begun: Moment,
 }
 
@@ -164,6 +167,7 @@ impl Operations {
             streams: Hub::default(),
             told: Shelf::default(),
             crowd: Crowd::default(),
+            minted: Minted::default(),
         });
         streaming::forget_in_time(&inner);
         Self(inner)

@@ -94,6 +94,10 @@ impl Slots {
             older: 0,
             older_until: Duration::ZERO,
         };
+        // There from the start, so that an alert sees the first time.
+        for name in ["oncekey_latched_total", "oncekey_closed_total"] {
+            metrics::counter!(name, "provider" => provider.to_owned()).increment(0);
+        }
         let inner = Inner {
             provider: provider.to_owned(),
             gauges: Gauges {
@@ -251,6 +255,8 @@ impl Slots {
                     for_ms,
                     "no calls until then: the account is out of credit"
                 );
+                metrics::counter!("oncekey_closed_total", "provider" => provider.to_owned())
+                    .increment(1);
                 // Whoever waits in line waits for nothing.
                 self.0.lock().turns.dismiss();
             }

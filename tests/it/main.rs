@@ -51,6 +51,7 @@ mod log_lines;
 mod lost_answers;
 mod main_job;
 mod midnight;
+mod minted_keys;
 mod missing_partitions;
 mod node_lock;
 mod node_locks;
