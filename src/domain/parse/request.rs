@@ -124,7 +124,7 @@ pub struct Options {
     stream: Option<bool>,
     /// A JSON object of the client's own; stored, and no part of what the request
     /// means.
-    #[param(nullable = false, value_type = Object)]
+    #[param(nullable = false, value_type = Option<Object>)]
     metadata: Option<String>,
 }
 

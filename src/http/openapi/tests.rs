@@ -50,6 +50,23 @@ fn every_route_is_in_the_document_and_nothing_else() {
 }
 
 #[test]
+fn what_must_be_sent_and_what_may() {
+    let document = value();
+    let mut needed = BTreeSet::new();
+    for item in document["paths"].as_object().unwrap().values() {
+        for operation in item.as_object().unwrap().values() {
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            needed.extend(
+                parameters
+                    .filter(|parameter| parameter["required"] == true)
+                    .map(|parameter| parameter["name"].as_str().unwrap()),
+            );
+        }
+    }
+    assert_eq!(needed, BTreeSet::from(["from", "id", "key", "to"]));
+}
+
+#[test]
 fn every_code_that_is_told_is_one_of_the_domains_under_its_own_status() {
     let document = value();
     let mut told = BTreeSet::new();
