@@ -311,7 +311,8 @@ async fn simulate(stage: &Stage, rows: u64, way: Way) -> Result<Option<Sizes>, B
 /// Bytes of a table with its partitions, indexes and long values.
 async fn size(session: &mut PgConnection, table: &str) -> Result<i64, BenchError> {
     Ok(sqlx::query_scalar(
-        "select coalesce(sum(pg_total_relation_size(relid)), 0)::bigint
+        "select (pg_total_relation_size($1::text::regclass)
+            + coalesce(sum(pg_total_relation_size(relid)) filter (where isleaf), 0))::bigint
         from pg_partition_tree($1::text::regclass)",
     )
     .bind(table)
