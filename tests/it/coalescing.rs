@@ -214,3 +214,30 @@ async fn a_hundred_that_ask_the_same_are_a_few_looks() {
     // The first by itself, the others in groups of 32.
     assert_eq!(line, "5", "{text}");
 }
+
+/// What a client says about its request counts as well: a group of it would be as large as 32 bodies.
+#[tokio::test]
+async fn what_is_large_travels_alone_whatever_makes_it_large() {
+    let database = TestDatabase::new().await;
+    let store = narrow(&database).await;
+    register(&store).await;
+    let mut claims = Vec::new();
+    for arrival in new_claims(3) {
+        claims.push(won(&store, arrival).await);
+    }
+    let busy = busy(&database, &store, 1).await;
+    let mut commits = Vec::new();
+    for claim in &claims {
+        let (store, mut commit) = (store.clone(), chat_commit(claim, "hello", "good day"));
+        let metadata = format!(r#"{{"trace": "{}"}}"#, "x".repeat(600 << 10));
+        Arc::get_mut(&mut commit).unwrap().metadata = Some(metadata);
+        commits.push(tokio::spawn(async move { store.commit_chat(commit).await.unwrap() }));
+        tokio::task::yield_now().await;
+    }
+    busy.over().await;
+    for commit in commits {
+        assert_eq!(commit.await.unwrap(), CommitOutcome::Committed);
+    }
+    let claims: Vec<&Claim> = claims.iter().collect();
+    assert_eq!(transactions(&database, &claims).await, 3);
+}

@@ -21,6 +21,8 @@ use crate::clock::BoxFuture;
 
 /// Beside its texts.
 const FIXED_BYTES: usize = 1024;
+/// Each of its calls, likewise.
+const CALL_BYTES: usize = 256;
 
 impl Joint for ChatCommit {
     type Outcome = CommitOutcome;
@@ -33,8 +35,13 @@ impl Joint for ChatCommit {
     }
 
     fn bytes(&self) -> usize {
-        let texts = [&self.message, &self.answer, &self.event_payload];
-        FIXED_BYTES + self.response.len() + texts.into_iter().map(String::len).sum::<usize>()
+        let texts = [Some(&self.message), Some(&self.answer), Some(&self.event_payload)];
+        let texts = texts.into_iter().chain([self.metadata.as_ref()]).flatten();
+        let changed = self.calls.iter().filter_map(|call| call.changed.as_ref());
+        FIXED_BYTES
+            + CALL_BYTES * self.calls.len()
+            + self.response.len()
+            + texts.chain(changed).map(String::len).sum::<usize>()
     }
 
     fn together(

@@ -25,20 +25,24 @@ pub(super) struct Waiting<T> {
 /// What waits, in the order of arrival, and how many statements are under way.
 pub(super) struct Queue<T> {
     waiting: VecDeque<Waiting<T>>,
+    /// Of all that waits.
+    bytes: usize,
     lanes: usize,
 }
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), lanes: 0 }
+        Self { waiting: VecDeque::new(), bytes: 0, lanes: 0 }
     }
 }
 
 impl<T> Queue<T> {
     /// Adds one. `true`: a lane was opened for it, which the caller must drive.
     pub fn push(&mut self, one: Waiting<T>) -> bool {
+        self.bytes = self.bytes.saturating_add(one.bytes);
         self.waiting.push_back(one);
-        let opens = self.lanes == 0 || (self.waiting.len() >= MOST && self.lanes < LANES);
+        let many = self.waiting.len() >= MOST || self.bytes > MOST_BYTES;
+        let opens = self.lanes == 0 || (many && self.lanes < LANES);
         self.lanes += usize::from(opens);
         opens
     }
@@ -69,6 +73,7 @@ impl<T> Queue<T> {
         while let Some(one) = left.pop_back() {
             self.waiting.push_front(one);
         }
+        self.bytes = self.bytes.saturating_sub(bytes);
         Some(group)
     }
 
@@ -140,6 +145,19 @@ mod tests {
             queue.push(one(what, [None; 2], MOST_BYTES + what - 1));
         }
         assert_eq!(all(&mut queue), [vec![0], vec![1], vec![2]]);
+    }
+
+    #[test]
+    fn lanes_open_too_where_what_waits_is_large() {
+        let mut queue = Queue::default();
+        let large = |queue: &mut Queue<usize>| queue.push(one(0, [None; 2], MOST_BYTES * 3 / 4));
+        assert!(large(&mut queue));
+        // With the first still waiting, two are more than one statement takes.
+        assert!(large(&mut queue));
+        assert!(queue.next().is_some() && queue.next().is_some());
+        // One is not, however many went before.
+        assert!(!large(&mut queue));
+        assert_eq!((0..8).filter(|_| large(&mut queue)).count(), LANES - 2);
     }
 
     /// Whatever comes, each goes once, in groups within their bounds, and two that are about the same
