@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use oncekey::faults::{Faults, Plan};
-use oncekey::store::{ClaimOutcome, CommitOutcome, CommitTrace};
+use oncekey::store::{ClaimOutcome, CommitOutcome, CommitTrace, SESSION_SETTINGS};
+use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
@@ -78,6 +79,51 @@ async fn a_key_on_its_way_undoes_the_group_and_not_its_members() {
     database.until_waits_for_lock("claim.new").await;
     sqlx::raw_sql("rollback").execute(&mut rival).await.unwrap();
     claim_of(&theirs.await.unwrap());
+}
+
+/// Whoever is inserting that key may want one of the group's conversations: held meanwhile, it would close
+/// a circle.
+#[tokio::test]
+async fn a_group_that_waits_for_a_key_holds_no_conversation() {
+    let database = TestDatabase::new().await;
+    narrow(&database).await;
+    let queries: Value = serde_json::from_str(include_str!("../../sqlx-data.json")).unwrap();
+    let mut texts = queries.as_object().unwrap().values().map(|it| it["query"].as_str().unwrap());
+    let group = texts.find(|text| text.starts_with("/* claim.group */")).unwrap();
+    let keys = ["1", "2"].map(|digit| format!("{}{digit}", "00000000-0000-8000-8000-00000000000"));
+    database
+        .execute("insert into conversations (tenant_id, conversation_id) values ('t1', 'a'), ('t1', 'b')")
+        .await;
+    let mut rival = PgConnection::connect(&database.url).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(format!(
+        "begin; insert into request_keys (tenant_id, idempotency_key, day)
+        values ('t1', '{}', current_date)",
+        keys[1]
+    )))
+    .execute(&mut rival)
+    .await
+    .unwrap();
+    let mut session = PgConnection::connect(&database.url).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(format!("{SESSION_SETTINGS}; prepare claims as {group}")))
+        .execute(&mut session)
+        .await
+        .unwrap();
+    // With more patience than a group has, so that it can be looked at while it waits.
+    let claims = format!(
+        "/* claim.group */ execute claims ('{{0,1}}', '{{t1,t1}}', '{{{}}}', '{{a,b}}',
+            '{{NULL,NULL}}', '{{{}}}', '{{client,client}}', '{{NULL,NULL}}', '{{chat,chat}}',
+            array[sha256('a'), sha256('b')], '{{{}}}', '0', '60s', 1, 2)",
+        keys.join(","),
+        keys.join(","),
+        keys.join(",")
+    );
+    let waiting = tokio::spawn(async move {
+        sqlx::raw_sql(AssertSqlSafe(claims)).fetch_all(&mut session).await.unwrap().len()
+    });
+    database.until_waits_for_lock("claim.group").await;
+    database.execute("select from conversations for update nowait").await;
+    sqlx::raw_sql("rollback").execute(&mut rival).await.unwrap();
+    assert_eq!(waiting.await.unwrap(), 2, "both are won");
 }
 
 /// Two nodes that claim and commit in the same few conversations, as fast as they can.

@@ -2,6 +2,10 @@
 //!
 //! Keys are inserted in their order, conversations after all keys, in theirs, so two groups never wait for
 //! each other in a circle. A conversation that somebody holds is passed over, not waited for.
+//!
+//! `wanted` is sorted for that: a CTE is filled only as far as it is read, so that without the sort the
+//! first conversation would be held before the second key is there, by a statement that may yet have to
+//! wait for it. The sort needs all keys before it gives the first.
 
 use std::sync::Arc;
 
@@ -67,7 +71,8 @@ impl Joint for NewClaim {
                                 order by tenant_id, idempotency_key
                                 on conflict do nothing returning tenant_id, idempotency_key),
                             wanted as materialized (
-                                select asked.* from won_key join asked using (tenant_id, idempotency_key)),
+                                select asked.* from won_key join asked using (tenant_id, idempotency_key)
+                                order by asked.place),
                             free as materialized (
                                 select w.place, w.idempotency_key, c.* from wanted w cross join lateral (
                                     select c.tenant_id, c.conversation_id, c.head_seq
