@@ -33,7 +33,15 @@ async fn who_is_held_up_holds_up_nobody_else() {
     let mut under_way = Vec::new();
     for claim in &claims {
         let (store, commit) = (store.clone(), chat_commit(claim, "hello", "good day"));
-        under_way.push(tokio::spawn(async move { store.commit_chat(commit).await.unwrap() }));
+        under_way.push(tokio::spawn(async move {
+            loop {
+                match store.commit_chat(commit.clone()).await {
+                    Ok(outcome) => return outcome,
+                    // Where the machine is so slow that the server tires of the lock first.
+                    Err(error) => assert!(error.is_in_doubt(), "{error}"),
+                }
+            }
+        }));
     }
     let held = under_way.remove(0);
     for commit in under_way {
