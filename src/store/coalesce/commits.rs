@@ -5,7 +5,9 @@
 //! for: nothing here waits for a row that was there before.
 //!
 //! `LATERAL` with a lock is planned as what it is, a look at the key for each member; as a join the server
-//! might read whole indexes where it takes the tables for small. `|| ''` keeps it from the index of what is
+//! might read whole indexes where it takes the tables for small. What is updated cannot be `LATERAL`; there
+//! `h.place between …`, which is always true, has the server expect one member, for which a look at the key is
+//! the cheapest also where a table was counted while it was small. `|| ''` keeps it from the index of what is
 //! in progress, which looks short and has an entry for each run that has just ended.
 
 use std::sync::Arc;
@@ -112,11 +114,13 @@ async fn write_chats(
             update request_records r set state = 'committed', response_status = 200,
                 response = a.response, turn_id = a.assistant_turn, completed_at = clock_timestamp()
             from held h join asked a using (place)
-            where r.tenant_id = h.tenant_id and r.idempotency_key = h.idempotency_key and r.day = h.day),
+            where h.place between 0 and 2147483647
+                and r.tenant_id = h.tenant_id and r.idempotency_key = h.idempotency_key and r.day = h.day),
         freed as (
             update conversations c set head_seq = h.head_seq, active_key = null
             from held h
-            where c.tenant_id = h.tenant_id and c.conversation_id = h.conversation_id),
+            where h.place between 0 and 2147483647
+                and c.tenant_id = h.tenant_id and c.conversation_id = h.conversation_id),
         turn as (
             insert into turns (tenant_id, conversation_id, seq, turn_id, role, content, based_on_seq,
                 operation_id, request_id, metadata)
