@@ -241,3 +241,36 @@ async fn what_is_large_travels_alone_whatever_makes_it_large() {
     let claims: Vec<&Claim> = claims.iter().collect();
     assert_eq!(transactions(&database, &claims).await, 3);
 }
+
+/// A row that is not written although it was locked, here by a trigger of somebody's: alone, such a commit
+/// counts as fenced off, and so it does in a group, beside good ones.
+#[tokio::test]
+async fn no_effect_stands_without_its_record() {
+    let database = TestDatabase::new().await;
+    let store = narrow(&database).await;
+    register(&store).await;
+    let mut claims = Vec::new();
+    for arrival in new_claims(5) {
+        claims.push(won(&store, arrival).await);
+    }
+    database
+        .execute(
+            "create function unwritten() returns trigger language plpgsql as 'begin return null; end';
+            create trigger unwritten before update on request_records for each row
+                when (new.conversation_id = 'apart-2') execute function unwritten()",
+        )
+        .await;
+    let busy = busy(&database, &store, 1).await;
+    let mut commits = Vec::new();
+    for claim in &claims {
+        let (store, commit) = (store.clone(), chat_commit(claim, "hello", "good day"));
+        commits.push(tokio::spawn(async move { store.commit_chat(commit).await.unwrap() }));
+        tokio::task::yield_now().await;
+    }
+    busy.over().await;
+    for (place, commit) in commits.into_iter().enumerate() {
+        let expected = if place == 2 { CommitOutcome::Fenced } else { CommitOutcome::Committed };
+        assert_eq!(commit.await.unwrap(), expected, "{place}");
+    }
+    assert_eq!(database.outcomes().await, (4, 4, 4));
+}

@@ -9,6 +9,9 @@
 //! `h.place between …`, which is always true, has the server expect one member, for which a look at the key is
 //! the cheapest also where a table was counted while it was small. `|| ''` keeps it from the index of what is
 //! in progress, which looks short and has an entry for each run that has just ended.
+//!
+//! What was locked is updated, so that both updates reach every row that is held. Where one did not, the whole
+//! is undone and split, rather than that an effect stands without its record.
 
 use std::sync::Arc;
 
@@ -115,12 +118,14 @@ async fn write_chats(
                 response = a.response, turn_id = a.assistant_turn, completed_at = clock_timestamp()
             from held h join asked a using (place)
             where h.place between 0 and 2147483647
-                and r.tenant_id = h.tenant_id and r.idempotency_key = h.idempotency_key and r.day = h.day),
+                and r.tenant_id = h.tenant_id and r.idempotency_key = h.idempotency_key and r.day = h.day
+            returning 1),
         freed as (
             update conversations c set head_seq = h.head_seq, active_key = null
             from held h
             where h.place between 0 and 2147483647
-                and c.tenant_id = h.tenant_id and c.conversation_id = h.conversation_id),
+                and c.tenant_id = h.tenant_id and c.conversation_id = h.conversation_id
+            returning 1),
         turn as (
             insert into turns (tenant_id, conversation_id, seq, turn_id, role, content, based_on_seq,
                 operation_id, request_id, metadata)
@@ -162,7 +167,9 @@ async fn write_chats(
             select a.event_id, h.tenant_id, 'conversation', h.conversation_id, 'call_completed',
                 a.payload::jsonb
             from held h join asked a using (place))
-        select place as "place!" from held"#,
+        select case when (select count(*) from ended) = (select count(*) from held)
+                and (select count(*) from freed) = (select count(*) from held)
+            then place else lease_lost_v1() end as "place!" from held"#,
         LOCK_LIMIT,
         &columns.place,
         &columns.tenant as &[&str],
