@@ -76,6 +76,12 @@ pub type Bill = BTreeMap<(NaiveDate, String), Billed>;
 pub enum BillError {
     #[error("its columns are those of no export that is known here: {0}; see docs/finance.md")]
     Columns(String),
+    #[error("two of its columns are called {0}: which of them counts cannot be told")]
+    Twice(String),
+    #[error(
+        "line {line} has {cells} cells under {heads} heads: a comma or a quote in it stands where none belongs"
+    )]
+    Cells { line: u64, cells: usize, heads: usize },
     #[error("line {line}: {column} is {text:?}, which is not {wanted}")]
     Value { line: u64, column: String, text: String, wanted: &'static str },
     #[error("line {line} names no model: export it grouped by day and model")]
@@ -101,6 +107,14 @@ struct Layout {
     output: &'static [&'static str],
     cost: &'static [&'static str],
     needs: &'static [&'static str],
+}
+
+impl Layout {
+    /// Whether a column is read, and not passed over.
+    fn reads(&self, column: &str) -> bool {
+        let lists = [self.input, self.cache_read, self.cache_write, self.output, self.cost];
+        [self.day, self.model].contains(&column) || lists.iter().any(|list| list.contains(&column))
+    }
 }
 
 const LAYOUTS: &[Layout] = &[
@@ -192,7 +206,7 @@ impl BillReader {
     /// By the heads of the columns.
     ///
     /// # Errors
-    /// [`BillError::Columns`].
+    /// [`BillError::Columns`], [`BillError::Twice`].
     pub fn new<'a>(heads: impl IntoIterator<Item = &'a str>) -> Result<Self, BillError> {
         let clean = |head: &str| head.trim_start_matches('\u{feff}').trim().to_ascii_lowercase();
         let columns: Vec<String> = heads.into_iter().map(clean).collect();
@@ -202,6 +216,11 @@ impl BillReader {
         };
         let layout = LAYOUTS.iter().find(fits);
         let layout = layout.ok_or_else(|| BillError::Columns(columns.join(", ")))?;
+        let again = |(place, column): &(usize, &String)| columns[..*place].contains(column);
+        let read = |(_, column): &(usize, &String)| layout.reads(column);
+        if let Some((_, column)) = columns.iter().enumerate().filter(read).find(again) {
+            return Err(BillError::Twice(column.clone()));
+        }
         Ok(Self { layout, columns, bill: Bill::new() })
     }
 
@@ -210,11 +229,16 @@ impl BillReader {
         self.layout.name
     }
 
-    /// Adds a line.
+    /// Adds a line. Cells beyond the heads may be there where they are empty.
     ///
     /// # Errors
-    /// All but [`BillError::Columns`] and [`BillError::Empty`].
+    /// All but [`BillError::Columns`], [`BillError::Twice`] and [`BillError::Empty`].
     pub fn line(&mut self, line: u64, cells: &[&str]) -> Result<(), BillError> {
+        let heads = self.columns.len();
+        let beyond = cells.iter().skip(heads).any(|cell| !cell.trim().is_empty());
+        if cells.len() < heads || beyond {
+            return Err(BillError::Cells { line, cells: cells.len(), heads });
+        }
         let at = |name: &str| {
             let place = self.columns.iter().position(|column| column == name);
             place.and_then(|place| cells.get(place)).map_or("", |cell| cell.trim())

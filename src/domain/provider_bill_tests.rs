@@ -62,6 +62,12 @@ fn each_export_is_known_by_its_columns() {
 }
 
 #[test]
+fn what_nobody_reads_may_be_there_twice_and_empty_cells_may_follow() {
+    let (_, bill) = read("note,day,model,cost_usd,note\na,2026-08-05,m,1.25,b,, ").unwrap();
+    assert_eq!(only(&bill).1.cost, Some(Decimal::new(125, 2)));
+}
+
+#[test]
 fn what_cannot_be_read_is_named() {
     let head = "day,model,input_tokens,output_tokens,cost_usd";
     for (text, said) in [
@@ -77,6 +83,13 @@ fn what_cannot_be_read_is_named() {
         (format!("{head}\n2026-08-05,m,1,2,$3"), "line 2: cost_usd is \"$3\""),
         (format!("{head}\nAugust,m,1,2,0"), "line 2: day is \"August\""),
         (format!("{head}\n2026-08-05,,1,2,0"), "line 2 names no model"),
+        // A decimal comma: read on, it would be a dollar, and its cents gone.
+        (format!("{head}\n2026-08-05,m,1,2,1,50"), "line 2 has 6 cells under 5 heads"),
+        (format!("{head}\n2026-08-05,m,1"), "line 2 has 3 cells under 5 heads"),
+        (
+            "day,model,cost_usd,Cost_USD\n2026-08-05,m,1,2".to_owned(),
+            "two of its columns are called cost_usd",
+        ),
         (
             "start_time,model,input_tokens,output_tokens,input_cached_tokens\n1785888000,g,1,1,2"
                 .to_owned(),

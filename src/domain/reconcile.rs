@@ -139,7 +139,7 @@ impl Line {
 
     /// What the provider asks for beyond our calls, in US dollars; `None` where it tells no cost.
     pub fn cost_beyond(&self) -> Option<Decimal> {
-        self.theirs?.cost.map(|cost| cost - self.ours().cost)
+        self.theirs?.cost.map(|cost| cost.saturating_sub(self.ours().cost))
     }
 
     /// Whether it agrees, where `tolerance` (a share: 0.01 is one in a hundred) is no difference.
@@ -261,6 +261,18 @@ mod tests {
         let compared = compare(&export, &ours, &none, &both);
         let verdicts: Vec<_> = compared.values().map(|line| line.verdict(Decimal::ZERO)).collect();
         assert_eq!(verdicts, [Verdict::Agrees, Verdict::Differs]);
+    }
+
+    #[test]
+    fn an_amount_beyond_all_reason_differs() {
+        for cost in [Decimal::MAX, Decimal::MIN] {
+            let theirs = Billed { tokens: None, cost: Some(cost), lines: 1 };
+            for ours in [5, -5] {
+                let ours = [calls("main", "m", None, known(1, 1, ours))];
+                let compared = compare(&bill(&[("m", theirs)]), &ours, &BTreeMap::new(), &[]);
+                assert_eq!(only(&compared).verdict(Decimal::ONE), Verdict::Differs);
+            }
+        }
     }
 
     #[test]
