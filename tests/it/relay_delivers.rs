@@ -94,6 +94,17 @@ async fn while_a_secret_is_replaced_the_old_and_the_new_one_verify() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_whose_body_never_ends_is_an_answer() {
+    let database = TestDatabase::new().await;
+    let hook = Hook::deciding(|_| Take::Endless(200)).await;
+    let node = relay_to(&database, &hook).await;
+    put(&database, "c1", 1).await;
+    database.until_published(1).await;
+    assert_eq!(hook.deliveries().len(), 1, "what it took it does not get again");
+    node.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_sink_that_is_down_keeps_nothing_from_another_and_makes_it_get_nothing_twice() {
     let database = TestDatabase::new().await;
     let (well, ill) = (Hook::start().await, Hook::deciding(|_| Take::Status(500)).await);

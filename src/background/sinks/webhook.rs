@@ -28,6 +28,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const POOL_IDLE: Duration = Duration::from_secs(45);
 /// Bytes of an answer's body that are read; with more, its connection is closed.
 const MOST_READ: usize = 16 * 1024;
+/// How long a body is read; where it has not ended by then its connection is closed too.
+const READ_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a webhook is built from.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ pub struct WebhookSettings {
     pub secrets: SigningSecrets,
     /// Whether it may lie in a private network.
     pub allow_private: bool,
-    /// Of a whole delivery.
+    /// Until the status of the answer.
     pub timeout: Duration,
 }
 
@@ -102,19 +104,16 @@ impl Webhook {
         let mut request = reqwest::Request::new(reqwest::Method::POST, self.url.clone());
         *request.headers_mut() = self.headers(event, &body);
         *request.body_mut() = Some(body.into());
-        let calling = async {
-            #[expect(clippy::disallowed_methods, reason = "the one call that goes out to webhooks")]
-            let answered = self.client.execute(request).await;
-            match answered {
-                Ok(response) => self.judged(response).await,
-                Err(error) => Delivery::Failed { why: cut(&causes(&error.without_url())) },
+        #[expect(clippy::disallowed_methods, reason = "the one call that goes out to webhooks")]
+        let calling = self.client.execute(request);
+        match self.clock.timeout(self.timeout, calling).await {
+            Ok(Ok(response)) => self.judged(response).await,
+            Ok(Err(error)) => Delivery::Failed { why: cut(&causes(&error.without_url())) },
+            Err(_) => {
+                let limit = humantime::format_duration(self.timeout);
+                Delivery::Failed { why: format!("no answer within {limit}") }
             }
-        };
-        let limit = humantime::format_duration(self.timeout);
-        self.clock
-            .timeout(self.timeout, calling)
-            .await
-            .unwrap_or_else(|_| Delivery::Failed { why: format!("no answer within {limit}") })
+        }
     }
 
     fn headers(&self, event: &Event, body: &str) -> HeaderMap {
@@ -142,7 +141,8 @@ impl Webhook {
             plain: plain.and_then(|value| value.to_str().ok()).map(str::to_owned),
         };
         let wait = parse_retry_after(&asked, self.clock.utc_now());
-        let said = read(response).await;
+        // The status is the answer: what is behind it may take as long as it likes.
+        let said = self.clock.timeout(READ_LIMIT, read(response)).await.unwrap_or_default();
         let said = cut(&String::from_utf8_lossy(&said));
         let why = if said.is_empty() { status.to_string() } else { format!("{status}: {said}") };
         match status_means(status, wait.is_some()) {
@@ -159,7 +159,7 @@ impl Webhook {
 }
 
 /// The beginning of a body. Read to its end where that is near, so that the connection can be used
-/// again; an answer that counts is not undone by a body that breaks off.
+/// again; an answer that counts is not undone by a body that breaks off or never ends.
 async fn read(response: Response) -> Vec<u8> {
     let mut body = response.bytes_stream();
     let mut read: Vec<u8> = Vec::new();

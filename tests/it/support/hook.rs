@@ -1,12 +1,14 @@
 //! A receiver of webhooks on loopback that answers as a test decides, and keeps all that it got.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -53,6 +55,8 @@ pub enum Take {
     With(u16, Vec<(&'static str, String)>, String),
     /// Taken once the gate opens.
     Held(Gate),
+    /// Answered with this status and a body that begins and never ends.
+    Endless(u16),
     /// Read, and never answered.
     Hang,
 }
@@ -167,17 +171,21 @@ async fn take(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes
         place = all.len();
         all.push(delivered);
     });
-    let (status, headers, text) = match take {
-        Take::Status(status) => (status, Vec::new(), String::new()),
-        Take::With(status, headers, text) => (status, headers, text),
+    let (status, headers, body) = match take {
+        Take::Status(status) => (status, Vec::new(), Body::empty()),
+        Take::With(status, headers, text) => (status, headers, Body::from(text)),
         Take::Held(gate) => {
             gate.pass().await;
-            (204, Vec::new(), String::new())
+            (204, Vec::new(), Body::empty())
+        }
+        Take::Endless(status) => {
+            let begun = stream::iter([Ok::<_, Infallible>("thanks")]);
+            (status, Vec::new(), Body::from_stream(begun.chain(stream::pending())))
         }
         Take::Hang => std::future::pending().await,
     };
     shared.deliveries.send_modify(|all| all[place].status = status);
-    let mut response = (StatusCode::from_u16(status).unwrap(), text).into_response();
+    let mut response = (StatusCode::from_u16(status).unwrap(), body).into_response();
     for (name, value) in headers {
         response.headers_mut().insert(name, value.parse().unwrap());
     }
