@@ -4,6 +4,10 @@
 //! Each relay sends an aggregate's events from the oldest that waits, and the next one only when a sink
 //! has the one before. So where a lease ended while its holder was still sending, a sink gets an event
 //! twice, never one before its turn.
+//!
+//! A lease that ends later than any is given for was written before the database's clock was set back; whoever
+//! wrote it and lives has renewed it since. It counts as over: else the share of one that died meanwhile would
+//! be nobody's for as long as the clock went back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +56,8 @@ impl Store {
                         gone as (delete from event_relays
                             where held_until < clock_timestamp() - $3::interval and relay_id <> $1)
                         select count(*) + 1 as "living!" from event_relays
-                        where held_until > clock_timestamp() and relay_id <> $1"#,
+                        where held_until > clock_timestamp() and relay_id <> $1
+                            and held_until <= clock_timestamp() + 2 * $2::interval"#,
                         relay,
                         lease,
                         interval(FORGOTTEN_AFTER),
@@ -81,12 +86,14 @@ impl Store {
                                 select n.share::smallint as share from generate_series(0, 31) as n (share)
                                 where n.share <> all ($4::smallint[]) and not exists (
                                     select from event_shares o where o.share = n.share::smallint
-                                        and o.held_until > clock_timestamp())
+                                        and o.held_until > clock_timestamp()
+                                        and o.held_until <= clock_timestamp() + 2 * $2::interval)
                                 order by random() limit $3) free
                             order by free.share
                             on conflict (share) do update
                                 set relay_id = excluded.relay_id, held_until = excluded.held_until
                                 where s.held_until <= clock_timestamp()
+                                    or s.held_until > clock_timestamp() + 2 * $2::interval
                             returning s.share",
                             relay,
                             lease,

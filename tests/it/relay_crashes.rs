@@ -134,3 +134,22 @@ async fn a_database_that_is_away_while_marks_are_due_makes_nothing_come_twice() 
     assert_eq!(hook.deliveries().len(), 1);
     node.shut_down().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_from_before_the_clock_was_set_back_holds_nothing() {
+    let (database, hook) = (TestDatabase::new().await, Hook::start().await);
+    // As a relay leaves it that died just before the database's clock went an hour back.
+    database
+        .execute(
+            "with relay as (
+                insert into event_relays values (gen_random_uuid(), clock_timestamp() + interval '1 hour')
+                returning relay_id, held_until)
+            insert into event_shares select n, relay_id, held_until from relay, generate_series(0, 31) n",
+        )
+        .await;
+    put(&database, "c1", 1).await;
+    let node = relay_to(&database, &hook).await;
+    database.until_published(1).await;
+    database.until_held_by(1).await;
+    node.shut_down().await;
+}
