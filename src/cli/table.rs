@@ -25,7 +25,9 @@ impl Table {
         Self { heads, held: Vec::new(), widths: None }
     }
 
+    /// Cells may hold what clients chose; as [`plain`] shows it.
     pub fn row(&mut self, cells: Vec<String>) {
+        let cells: Vec<String> = cells.into_iter().map(plain).collect();
         match &self.widths {
             Some(widths) => self.print(&cells, widths),
             None => {
@@ -74,4 +76,27 @@ pub fn print(heads: &[(&str, Align)], rows: &[Vec<String>]) {
     let mut table = Table::new(heads);
     rows.iter().cloned().for_each(|row| table.row(row));
     table.end();
+}
+
+/// Without what would move a terminal's cursor or break the line: it is shown as it is written in Rust.
+fn plain(cell: String) -> String {
+    if !cell.contains(char::is_control) {
+        return cell;
+    }
+    let shown = |letter: char| match letter.is_control() {
+        true => letter.escape_default().to_string(),
+        false => letter.to_string(),
+    };
+    cell.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_chose_moves_no_cursor() {
+        assert_eq!(plain("käse 1".into()), "käse 1");
+        assert_eq!(plain("a\nb\u{1b}[2J\u{9b}".into()), "a\\nb\\u{1b}[2J\\u{9b}");
+    }
 }
