@@ -96,6 +96,29 @@ async fn one_that_makes_a_healthy_sink_fall_over_dies_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn it_dies_where_nothing_else_is_sent_and_beside_another_one() {
+    let each = [1, 2].map(|bad| async move {
+        let database = TestDatabase::new().await;
+        let down = |one: &Delivered| Take::Status(if one.number() < 0 { 500 } else { 200 });
+        let hook = Hook::deciding(down).await;
+        put(&database, "good", 1).await;
+        for number in 1..=bad {
+            put(&database, &format!("bad{number}"), -number).await;
+        }
+        let early = NodeOptions::default().set("ONCEKEY_OUTBOX__MAX_ATTEMPTS", "1");
+        let node = relay(&database, &[sink(&hook)], early).await;
+        eventually("those that make it fall over are dead letters", || async {
+            let dead = "select count(*) from outbox where dead_at is not null";
+            database.count(dead).await == bad
+        })
+        .await;
+        database.until_published(1).await;
+        node.shut_down().await;
+    });
+    futures_util::future::join_all(each).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn where_nothing_else_is_sent_an_accepted_one_is_sent_again_as_proof() {
     let database = TestDatabase::new().await;
     let hook = Hook::deciding(refusing(2, 400)).await;

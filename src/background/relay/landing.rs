@@ -1,12 +1,13 @@
 //! What follows from a delivery: for its aggregate, for the sink, and for events that failed before.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::lane::{Cargo, Landing, Lane, Pause, Suspect, Waiting};
 use crate::clock::Moment;
 use crate::domain::ids::EventId;
 use crate::domain::outbox::{
-    AfterRefusal, Aggregate, Delivery, Fault, after_refusal, backoff, hold,
+    AfterRefusal, Aggregate, Delivery, Event, Fault, after_refusal, backoff, hold,
 };
 use crate::store::{EventRefusal, WaitingEvent};
 
@@ -14,6 +15,8 @@ use crate::store::{EventRefusal, WaitingEvent};
 const UNWRITTEN: Duration = Duration::from_secs(1);
 /// Before a letter is judged again that waits for proof that the sink takes others.
 const UNPROVEN: Duration = Duration::from_secs(60);
+/// So often an event fails beside others, at a sink that is well before and after, until that is its fault.
+const STUMBLES: u32 = 3;
 
 impl Lane {
     pub(super) async fn landed(&mut self, landing: Landing) {
@@ -26,16 +29,8 @@ impl Lane {
         self.count(&outcome);
         let event = match cargo {
             Cargo::Event(event) => event,
-            Cargo::Proof { sent, letter, why } => {
-                if outcome == Delivery::Accepted {
-                    self.last_accepted = Some((sent, self.common.clock.now()));
-                    self.well(started).await;
-                    self.bury(letter, why).await;
-                } else {
-                    self.ill(started, sent.id, &outcome);
-                    self.wait(Aggregate::of(&letter.event), UNPROVEN, None);
-                }
-                return;
+            Cargo::Proof { sent, letter } => {
+                return self.proven(sent, letter, outcome, started).await;
             }
         };
         let aggregate = Aggregate::of(&event.event);
@@ -47,6 +42,27 @@ impl Lane {
             Delivery::Refused { why } => self.refused(aggregate, event, started, why).await,
             Delivery::Failed { .. } | Delivery::Busy { .. } => {
                 self.failed(aggregate, event, started, outcome);
+            }
+        }
+    }
+
+    async fn proven(
+        &mut self,
+        sent: Arc<Event>,
+        letter: Option<(WaitingEvent, String)>,
+        outcome: Delivery,
+        started: Moment,
+    ) {
+        if outcome == Delivery::Accepted {
+            self.last_accepted = Some((sent, self.common.clock.now()));
+            self.well(started).await;
+            if let Some((letter, why)) = letter {
+                self.bury(letter, why).await;
+            }
+        } else {
+            self.ill(started, sent.id, &outcome);
+            if let Some((letter, _)) = letter {
+                self.wait(Aggregate::of(&letter.event), UNPROVEN, None);
             }
         }
     }
@@ -65,6 +81,7 @@ impl Lane {
 
     async fn accepted(&mut self, aggregate: Aggregate, event: WaitingEvent, started: Moment) {
         self.last_accepted = Some((event.event.clone(), self.common.clock.now()));
+        self.doubts.remove(&aggregate);
         self.taken.push((aggregate.clone(), event.event));
         if let Some(active) = self.active.get_mut(&aggregate) {
             active.unmarked += 1;
@@ -97,13 +114,16 @@ impl Lane {
         }
         self.tell_up(true);
         let mut at_fault = Vec::new();
-        for waiting in self.waiting.values_mut() {
-            match waiting.suspect.take() {
-                Some(suspect) if suspect.failed_at > started => waiting.suspect = Some(suspect),
-                Some(suspect) if suspect.refused || recovery.event_at_fault => {
-                    at_fault.push(suspect);
-                }
-                Some(_) | None => {}
+        for (aggregate, waiting) in &mut self.waiting {
+            let earlier = |suspect: &mut Suspect| suspect.failed_at <= started;
+            let Some(suspect) = waiting.suspect.take_if(earlier) else { continue };
+            let often = recovery.stumbled && {
+                let times = self.doubts.entry(aggregate.clone()).or_default();
+                *times = times.saturating_add(1);
+                *times >= STUMBLES
+            };
+            if suspect.refused || recovery.event_at_fault || often {
+                at_fault.push(suspect);
             }
         }
         for Suspect { event, why, .. } in at_fault {
@@ -170,7 +190,7 @@ impl Lane {
             }
             Pause::Open | Pause::Held { .. } | Pause::Trial { .. } => {}
         }
-        let failures = self.health.failed();
+        let failures = self.health.failed(id);
         let clock = self.common.clock.clone();
         let pause = hold(failures, asked, clock.chance());
         let now = clock.now();
@@ -239,7 +259,8 @@ impl Lane {
                     }
                     Some((sent, _)) => {
                         self.wait(aggregate, UNPROVEN, None);
-                        let proof = Cargo::Proof { sent: sent.clone(), letter: event, why };
+                        let letter = Some((event, why));
+                        let proof = Cargo::Proof { sent: sent.clone(), letter };
                         self.fly(sent, proof, None);
                     }
                     None => self.wait(aggregate, UNPROVEN, None),
@@ -263,7 +284,25 @@ impl Lane {
             "given up: a dead letter; mend the cause, then `oncekey outbox redrive` it"
         );
         self.waiting.remove(&aggregate);
+        self.doubts.remove(&aggregate);
         self.next_look = self.common.clock.now();
+    }
+
+    /// Nothing else is there to try the sink with: the one that failed first; and where that failed once more,
+    /// what the sink took last, since the two could otherwise not be told apart for as long as it is quiet.
+    pub(super) fn try_without_others(&mut self) {
+        let now = self.common.clock.now();
+        let due = self.waiting.iter().filter(|(_, waiting)| waiting.until <= now);
+        let Some((first, waiting)) = due.min_by_key(|(_, waiting)| waiting.until) else { return };
+        let first = first.clone();
+        if waiting.suspect.is_some()
+            && self.health.wants_proof()
+            && let Some((sent, _)) = self.last_accepted.clone()
+        {
+            return self.fly(sent.clone(), Cargo::Proof { sent, letter: None }, None);
+        }
+        self.waiting.remove(&first);
+        self.next_look = now;
     }
 
     async fn write(&mut self, event: &WaitingEvent, why: &str, again_in: Option<Duration>) -> bool {

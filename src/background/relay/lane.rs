@@ -44,6 +44,8 @@ pub(super) struct Lane {
     pub(super) ready: VecDeque<Aggregate>,
     /// Aggregates whose next event has failed.
     pub(super) waiting: HashMap<Aggregate, Waiting>,
+    /// How often each of those failed beside others while the sink was well before and after.
+    pub(super) doubts: HashMap<Aggregate, u32>,
     /// What the sink has and the table does not say yet.
     pub(super) taken: Vec<(Aggregate, Arc<Event>)>,
     pub(super) last_accepted: Option<(Arc<Event>, Moment)>,
@@ -96,12 +98,11 @@ pub(super) struct Suspect {
 /// What is sent.
 pub(super) enum Cargo {
     Event(WaitingEvent),
-    /// An event that the sink has taken before, once more: whether this one is a dead letter or
-    /// the sink refuses all.
+    /// An event that the sink has taken before, once more: whether it takes any. Where it does the
+    /// letter is dead, if there is one.
     Proof {
         sent: Arc<Event>,
-        letter: WaitingEvent,
-        why: String,
+        letter: Option<(WaitingEvent, String)>,
     },
 }
 
@@ -142,6 +143,7 @@ impl Lane {
             active: HashMap::new(),
             ready: VecDeque::new(),
             waiting: HashMap::new(),
+            doubts: HashMap::new(),
             taken: Vec::new(),
             last_accepted: None,
             flights: FuturesUnordered::new(),
@@ -325,8 +327,10 @@ impl Lane {
             self.take_in(row);
         }
         self.next_look = now + if self.full { rest } else { rest.max(self.poll()) };
-        if self.ready.is_empty() && matches!(self.pause, Pause::Trial { .. }) {
-            self.try_a_suspect();
+        let (active, waiting) = (&self.active, &self.waiting);
+        self.doubts.retain(|name, _| active.contains_key(name) || waiting.contains_key(name));
+        if self.ready.is_empty() && matches!(self.pause, Pause::Trial { flying: false, .. }) {
+            self.try_without_others();
         }
     }
 
@@ -346,17 +350,6 @@ impl Lane {
             self.ready.push_back(aggregate);
         }
         active.queue.push_back(row);
-    }
-
-    /// Nothing else is there to try the sink with: the one that failed first.
-    fn try_a_suspect(&mut self) {
-        let now = self.common.clock.now();
-        let due = self.waiting.iter().filter(|(_, waiting)| waiting.until <= now);
-        let first = due.min_by_key(|(_, waiting)| waiting.until).map(|(name, _)| name.clone());
-        if let Some(first) = first {
-            self.waiting.remove(&first);
-            self.next_look = now;
-        }
     }
 
     fn mark(&mut self) -> BoxFuture<'static, Marked> {

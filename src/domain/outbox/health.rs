@@ -1,15 +1,21 @@
 //! Whether a sink is well, from what its deliveries came to.
 //!
 //! One failure says little: the sink may be down, or the event may be what it cannot take. The next
-//! event of another aggregate tells: accepted, the sink is well and the fault was the event's.
+//! event of another aggregate tells: accepted, the sink is well and the fault was the event's. Where several
+//! fail beside each other that tells nothing of any of them, until it has happened to the same ones often.
 
 use std::collections::BTreeSet;
 
 use super::Aggregate;
+use crate::domain::ids::EventId;
 
 /// So many aggregates in a row that were refused, and none accepted between: the sink refuses all.
 /// Two may be chance; with the third, whoever serves the sink has broken it.
 const REFUSES_ALL: usize = 3;
+
+/// Failures in a row of one event that may still be the event's fault: it is tried once more where there is no
+/// other. With the next one the sink counts as away.
+const OF_ONE_EVENT: u32 = 2;
 
 /// Whose fault a refusal is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,9 +33,12 @@ pub enum Fault {
 pub struct Recovery {
     /// Failures in a row before it.
     pub failures: u32,
-    /// One delivery failed, and the next one of another aggregate did not: the event is what the
+    /// One event failed, and the next one of another aggregate did not: the event is what the
     /// sink could not take. Where more failed, the sink was away, and it is nobody's fault.
     pub event_at_fault: bool,
+    /// Several failed, and at once it was well again. Nobody's fault the first time; events to which that
+    /// happens again and again are what the sink cannot take.
+    pub stumbled: bool,
 }
 
 /// What is known of a sink.
@@ -41,16 +50,20 @@ pub struct Health {
     refused: BTreeSet<Aggregate>,
     /// Failures in a row.
     failures: u32,
-    /// Whether others failed beside the last one.
+    /// The event that failed last.
+    failed: Option<EventId>,
+    /// Whether others failed beside it or before it.
     several: bool,
 }
 
 impl Health {
     /// It took an event.
     pub fn accepted(&mut self) -> Recovery {
+        let briefly = (1..=OF_ONE_EVENT).contains(&self.failures);
         let recovery = Recovery {
             failures: self.failures,
-            event_at_fault: self.failures == 1 && !self.several,
+            event_at_fault: briefly && !self.several,
+            stumbled: briefly && self.several,
         };
         *self = Self { proven: true, ..Self::default() };
         recovery
@@ -69,11 +82,18 @@ impl Health {
         }
     }
 
-    /// It failed, or asked to be left alone. Returns how often, in a row.
-    pub fn failed(&mut self) -> u32 {
+    /// It failed at this event, or asked to be left alone. Returns how often, in a row.
+    pub fn failed(&mut self, event: EventId) -> u32 {
         self.proven = false;
         self.failures = self.failures.saturating_add(1);
+        self.several |= self.failed.replace(event).is_some_and(|before| before != event);
         self.failures
+    }
+
+    /// Whether it is time to see if it takes what it took before: at every other failure, so that an event
+    /// that nothing is wrong with is not kept waiting for long.
+    pub fn wants_proof(&self) -> bool {
+        self.failures > 0 && self.failures.is_multiple_of(2)
     }
 
     /// Another delivery failed that was under way beside the one that was counted.
@@ -88,8 +108,12 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::domain::ids::{EventId, TenantId};
+    use crate::domain::ids::TenantId;
     use crate::domain::outbox::Event;
+
+    fn event(number: u128) -> EventId {
+        EventId(Uuid::from_u128(number))
+    }
 
     fn aggregate(number: u8) -> Aggregate {
         Aggregate::of(&Event {
@@ -127,22 +151,38 @@ mod tests {
     #[test]
     fn failures_are_counted_in_a_row_and_end_with_an_acceptance() {
         let mut health = Health::default();
-        assert_eq!([health.failed(), health.failed()], [1, 2]);
-        assert_eq!(health.accepted(), Recovery { failures: 2, event_at_fault: false });
-        assert_eq!(health.failed(), 1);
+        assert_eq!([1, 2, 3].map(|number| health.failed(event(number))), [1, 2, 3]);
+        let recovery = Recovery { failures: 3, event_at_fault: false, stumbled: false };
+        assert_eq!(health.accepted(), recovery);
+        assert!(!health.wants_proof());
+        let proofs = [1, 2, 3, 4].map(|_| (health.failed(event(1)), health.wants_proof()));
+        assert_eq!(proofs, [(1, false), (2, true), (3, false), (4, true)]);
         assert_eq!(health.refused(aggregate(1)), Fault::Unproven, "it was in doubt");
     }
 
     #[test]
-    fn one_failure_among_acceptances_is_the_events_and_several_are_nobodys() {
-        let mut health = Health::default();
-        health.failed();
-        assert_eq!(health.accepted(), Recovery { failures: 1, event_at_fault: true });
-        health.failed();
-        health.failed_beside();
-        assert_eq!(health.accepted(), Recovery { failures: 1, event_at_fault: false });
-        health.failed();
-        assert!(health.accepted().event_at_fault, "what was beside it then is over");
+    fn one_event_that_fails_among_acceptances_is_at_fault_and_several_are_not_at_once() {
+        let (at_fault, stumbled) = ((true, false), (false, true));
+        for (failed, beside, expected) in [
+            (&[1][..], 0, at_fault),
+            (&[1, 1], 0, at_fault),
+            (&[1], 1, stumbled),
+            (&[1, 2], 0, stumbled),
+            (&[1, 1, 1], 0, (false, false)),
+            (&[1, 2, 1], 0, (false, false)),
+        ] {
+            let mut health = Health::default();
+            // What was before the last acceptance is over.
+            health.failed(event(9));
+            health.accepted();
+            for number in failed {
+                health.failed(event(*number));
+            }
+            (0..beside).for_each(|_| health.failed_beside());
+            let recovery = health.accepted();
+            let found = (recovery.event_at_fault, recovery.stumbled);
+            assert_eq!(found, expected, "{failed:?} {beside}");
+        }
     }
 
     proptest! {
@@ -155,7 +195,7 @@ mod tests {
             for step in history {
                 match step {
                     0 => { health.accepted(); (proven, since) = (true, BTreeSet::new()); }
-                    1 => { health.failed(); proven = false; }
+                    1 => { health.failed(event(1)); proven = false; }
                     number => {
                         since.insert(number);
                         proven &= since.len() < REFUSES_ALL;
