@@ -69,7 +69,7 @@ pub(super) enum Ending {
 /// Commits, as long as the run's last beat is trusted. When the answer to a commit is lost, what
 /// became of it is looked up before anything else is tried.
 pub(super) async fn settle(inner: &Inner, left: LeftSeat, effects: &Effects) -> Ending {
-    let mut in_doubt = false;
+    let (mut in_doubt, mut written_again) = (false, false);
     loop {
         if inner.clock.now() >= left.trusted_until {
             tracing::error!(
@@ -102,7 +102,10 @@ pub(super) async fn settle(inner: &Inner, left: LeftSeat, effects: &Effects) -> 
             match trace(inner, left, effects).await {
                 Some(CommitTrace::Committed) => return Ending::Committed,
                 Some(CommitTrace::Fenced) => return Ending::Fenced,
-                Some(CommitTrace::NotYet) => {}
+                // At once the first time: a connection broke, and another stands. A database that answers
+                // and refuses (a full disk) is given time.
+                Some(CommitTrace::NotYet) if written_again => inner.clock.sleep(PAUSE).await,
+                Some(CommitTrace::NotYet) => written_again = true,
                 None => return Ending::Unknown,
             }
         } else {

@@ -56,6 +56,12 @@ async fn a_serialization_failure_repeats_the_transaction() {
     conflict(2, "40001").await;
 }
 
+/// A full disk: nothing was written, which is looked up each time, and the answer is kept meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_refuses_for_a_while_is_outlasted() {
+    conflict(3, "53100").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn conflicts_that_go_on_are_outlasted() {
     conflict(13, "40P01").await;
