@@ -3,8 +3,10 @@
 import json
 import tempfile
 import threading
+import traceback
 import unittest
 import uuid
+from pathlib import Path
 
 import oncekey
 from oncekey import Broken, ChatRequest, Client, Elapsed, ParseRequest
@@ -123,10 +125,58 @@ class Sending(unittest.TestCase):
         self.assertRaises(StopIteration, next, events)
         self.assertEqual(scene.transport.sent, [])
 
+    def test_a_file_that_is_not_whole_keeps_nothing_else_back(self):
+        with tempfile.TemporaryDirectory() as folder:
+            journal = oncekey.FolderJournal(folder)
+            operation = Scene().operation
+            Path(folder, "a.kept").write_bytes(operation.kept()[:20])
+            Path(folder, "b.kept").symlink_to(Path(folder, "gone"))
+            journal.begun(operation.key, operation.kept())
+            with self.assertWarnsRegex(RuntimeWarning, "a.kept is left out"):
+                left = list(journal.left())
+            self.assertEqual([one.key for one in left], [operation.key])
+            self.assertTrue(Path(folder, "a.kept").exists())
+
+    def test_one_operation_may_be_kept_from_many_sides(self):
+        with tempfile.TemporaryDirectory() as folder:
+            journal = oncekey.FolderJournal(folder)
+            operation = Scene().operation
+            failed = []
+
+            def keep():
+                try:
+                    for _ in range(50):
+                        journal.begun(operation.key, operation.kept())
+                except OSError as error:
+                    failed.append(error)
+
+            threads = [threading.Thread(target=keep) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(failed, [])
+            self.assertEqual([path.name for path in Path(folder).iterdir()], [f"{operation.key}.kept"])
+            self.assertEqual(next(Path(folder).iterdir()).stat().st_mode & 0o077, 0, "holds what a user said")
+
+    def test_an_answer_is_an_answer_also_where_the_journal_cannot_let_go(self):
+        class Stuck(Journal):
+            def ended(self, key):
+                raise OSError("read-only")
+
+        for ask in (Scene.send, lambda scene: list(scene.client.stream(scene.operation))[-1].reply):
+            with self.assertWarnsRegex(RuntimeWarning, "stays in the journal: read-only"):
+                self.assertEqual(ask(Scene(answer(), journal=Stuck())).answer.message.content, "Yes.")
+
     def test_what_cannot_be_sent_is_said_at_once(self):
         for server in ("h:80", "ftp://h", "http://", "http://h:x"):
             self.assertRaises(oncekey.NotSent, Client, server, "ok_x")
         self.assertRaises(oncekey.NotSent, Client, "http://h", "a\nb")
+        self.assertRaises(oncekey.NotSent, Client, "http://h", "ok_x", end_user="\ud800")
+        for server in ("ok_secret", "ftp://me:secret@h", "http://me:secret@h:x"):
+            with self.assertRaises(oncekey.NotSent) as caught:
+                Client(server, "ok_x")
+            self.assertNotIn("secret", "".join(traceback.format_exception_only(None, caught.exception)))
         scene = Scene()
         self.assertRaises(oncekey.NotSent, scene.client.begin, ChatRequest("c", "m"), "a b")
         for request in (ChatRequest("c", "m", temperature=float("nan")), ChatRequest("c", "m", metadata={"a": {1}}),
@@ -198,6 +248,12 @@ class Streaming(unittest.TestCase):
         self.assertEqual(events[2:4], [oncekey.Restarted(), oncekey.Started("r2")])
         self.assertEqual(events[-1].reply.attempts, 2)
         self.assertEqual([method for method, *_ in scene.transport.sent], ["POST", "POST"])
+
+    def test_a_failure_that_calls_itself_a_success_is_our_side(self):
+        scene = Scene(stream(event("failed", {"status": 200, "error": "x"})))
+        with self.assertRaises(oncekey.OurSide) as caught:
+            list(scene.client.stream(scene.operation))
+        self.assertEqual((caught.exception.attempts, len(scene.journal.kept)), (1, 1))
 
     def test_a_way_that_fell_silent_is_left_and_the_own_time_out_ends(self):
         first = stream(event("started", {"request_id": "r1"}, "1-1"), Elapsed())

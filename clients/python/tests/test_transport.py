@@ -1,5 +1,6 @@
 """The way over real sockets: what a broken one looks like, and what time runs out."""
 
+import itertools
 import re
 import socket
 import threading
@@ -39,12 +40,16 @@ class Server:
             while len(body) < length:
                 body += connection.recv(65_536)
             self.requests.append(head)
-            for part in answer:
-                if part is not self.HOLD:
+            try:
+                for part in answer:
+                    if part is self.HOLD:
+                        self.held.append(connection)
+                        break
                     connection.sendall(part)
-            if self.HOLD in answer:
-                self.held.append(connection)
-            else:
+                else:
+                    connection.close()
+            except OSError:
+                # Whoever asked has left.
                 connection.close()
 
     def close(self):
@@ -103,6 +108,19 @@ class Ways(unittest.TestCase):
         _, transport = self.serve([hold], [HEAD + b"Content-Length: 5\r\n\r\nabc", hold])
         self.assertRaises(Elapsed, self.whole, transport, timeout=0.2)
         self.assertRaises(Elapsed, self.whole, transport, timeout=0.5)
+
+    def test_interim_answers_are_passed_over_and_put_no_time_off(self):
+        counted = HEAD + b"Content-Length: 5\r\n\r\nabcde"
+        hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+        going_on = b"HTTP/1.1 100 Continue\r\n\r\n"
+        _, transport = self.serve([hints, going_on, hints, counted], itertools.repeat(going_on))
+        response, body = self.whole(transport)
+        self.assertEqual((response.status, response.header("Link"), body), (200, None, b"abcde"))
+        self.assertRaises(Elapsed, self.whole, transport, timeout=0.2)
+
+    def test_a_time_without_an_end(self):
+        _, transport = self.serve([HEAD + b"Content-Length: 5\r\n\r\nabcde"])
+        self.assertEqual(self.whole(transport, timeout=float("inf"))[1], b"abcde")
 
     def test_an_own_time_out_ends_without_a_repeat(self):
         server, _ = self.serve([Server.HOLD], [Server.HOLD])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Callable, Literal, Mapping, NoReturn, Optional, Union, overload
 from urllib.parse import quote
 
@@ -59,9 +60,7 @@ class Client:
             "Connection": "close",
         }
         if end_user is not None:
-            # As bytes of UTF-8, which the standard library wants spelled as Latin-1.
-            user = end_user.encode("utf-8").decode("latin-1")
-            self._headers["X-End-User"] = _header("the end user", user)
+            self._headers["X-End-User"] = _header("the end user", _spelled(end_user))
         self._retry = retry
         self._timeout = timeout
         self._silence = silence
@@ -193,12 +192,12 @@ class Client:
         elif problem is not None:
             situation = Answered(problem.status, problem.retry_after, problem.retryable)
         decision = decide(self._retry, situation, tries.repeats(), tries.left(), self._clock.chance())
-        if isinstance(decision, Stop):
-            self._raise(decision.ending, setback, key, tries.attempts)
-        after = 0.0
-        if isinstance(decision, Again):
-            after = decision.after
-            tries.count(setback, decision.counts)
+        if not isinstance(decision, Again):
+            # A failure that calls itself a success is the server's.
+            ending = decision.ending if isinstance(decision, Stop) else Ending.OUR_SIDE
+            self._raise(ending, setback, key, tries.attempts)
+        after = decision.after
+        tries.count(setback, decision.counts)
         if self._on_repeat is not None:
             status = None if problem is None else problem.status
             self._on_repeat(Repeat(key, tries.attempts + 1, after, status))
@@ -226,7 +225,11 @@ class Client:
     def _ended(self, key: str, error: Optional[ClientError]) -> None:
         """Forgets an operation of which nothing more is to be had."""
         if self._journal is not None and (error is None or not error.may_be_asked_again):
-            self._journal.ended(key)
+            try:
+                self._journal.ended(key)
+            except Exception as failed:
+                # The answer is what was asked for; one that is left is asked for once more, and replayed.
+                warnings.warn(f"the operation {key} stays in the journal: {failed}", RuntimeWarning, stacklevel=2)
 
 
 class _Outcome:
@@ -254,6 +257,14 @@ def whole(response: Response, tries: Tries) -> Optional[bytes]:
         if len(body) + len(piece) > LONGEST_ANSWER:
             return None
         body += piece
+
+
+def _spelled(text: str) -> str:
+    """As bytes of UTF-8, which the standard library wants spelled as Latin-1."""
+    try:
+        return text.encode("utf-8").decode("latin-1")
+    except UnicodeEncodeError:
+        raise NotSent("the end user has characters that no header can carry") from None
 
 
 def _header(what: str, text: str) -> str:

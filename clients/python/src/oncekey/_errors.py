@@ -57,7 +57,7 @@ class TimeoutPassed(_Asked):
     where it said something: that the operation runs, say."""
 
     def __init__(self, key: str, attempts: int, after: float, last: Optional[Problem]) -> None:
-        super().__init__(f"no answer within {int(after)} s", key, attempts, last)
+        super().__init__(f"no answer within {after:g} s", key, attempts, last)
         self.after = after
 
 

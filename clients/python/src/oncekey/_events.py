@@ -27,9 +27,10 @@ class Decoder:
     def __init__(self, longest: int) -> None:
         self._longest = longest
         self._begun = False
-        self._held = b""
-        # Where the search for the end of the line goes on: what came before has none.
-        self._searched = 0
+        # Of the line that is not over, or of what may be a mark of the encoding; each byte is looked at once.
+        self._held = bytearray()
+        # The last line ended with a CR, which a LF may still belong to.
+        self._after_cr = False
         self._id: Optional[str] = None
         self._name = ""
         self._data: list[str] = []
@@ -37,36 +38,33 @@ class Decoder:
 
     def take(self, piece: bytes) -> list[Event]:
         """Raises :class:`TooLong`."""
-        self._held += piece
         if not self._begun:
-            if len(self._held) < len(_BOM) and _BOM.startswith(self._held):
+            piece = bytes(self._held) + piece
+            self._held.clear()
+            if len(piece) < len(_BOM) and _BOM.startswith(piece):
+                self._held += piece
                 return []
             self._begun = True
-            self._held = self._held[len(_BOM) :] if self._held.startswith(_BOM) else self._held
+            piece = piece.removeprefix(_BOM)
         events: list[Event] = []
-        while True:
-            line = self._line()
-            if line is None:
+        at = 0
+        while at < len(piece):
+            if self._after_cr:
+                self._after_cr = False
+                at += int(piece.startswith(b"\n", at))
+            end = _line_end(piece, at)
+            self._held += piece[at : len(piece) if end < 0 else end]
+            if end < 0:
                 break
-            event = self._take_line(line)
+            event = self._take_line(bytes(self._held))
             if event is not None:
                 events.append(event)
+            self._held.clear()
+            self._after_cr = piece.startswith(b"\r", end)
+            at = end + 1
         if len(self._held) + self._size > self._longest:
             raise TooLong()
         return events
-
-    def _line(self) -> Optional[bytes]:
-        """The next whole line, without its end: CR LF, LF or CR."""
-        ends = [at for at in (self._held.find(b"\n", self._searched), self._held.find(b"\r", self._searched)) if at >= 0]
-        end = min(ends, default=-1)
-        # A CR at the end of a piece may have its LF in the next.
-        if end < 0 or (self._held[end : end + 1] == b"\r" and end + 1 == len(self._held)):
-            self._searched = len(self._held) if end < 0 else end
-            return None
-        line, rest = self._held[:end], self._held[end:]
-        self._held = rest[2:] if rest.startswith(b"\r\n") else rest[1:]
-        self._searched = 0
-        return line
 
     def _take_line(self, line: bytes) -> Optional[Event]:
         if not line:
@@ -87,3 +85,10 @@ class Decoder:
 
     def _clear(self) -> None:
         self._id, self._name, self._data, self._size = None, "", [], 0
+
+
+def _line_end(piece: bytes, at: int) -> int:
+    """Where the line ends, with CR LF, LF or CR; -1: not in this piece."""
+    lf = piece.find(b"\n", at)
+    cr = piece.find(b"\r", at, len(piece) if lf < 0 else lf)
+    return lf if cr < 0 else cr

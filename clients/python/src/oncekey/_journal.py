@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
+import warnings
 from pathlib import Path
 from typing import Any, Iterator, Protocol, Union
 from urllib.parse import quote
 
+from ._errors import NotSent
 from ._operation import Operation
 
 
@@ -22,7 +25,7 @@ class Journal(Protocol):
 
     def ended(self, key: str) -> None:
         """Called when nothing more is to be had: an answer, or a refusal that stays the same. Not called where
-        the same key may still bring an answer."""
+        the same key may still bring an answer. What it raises is a warning, and the outcome stays what it is."""
         ...
 
 
@@ -34,14 +37,19 @@ class FolderJournal:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def begun(self, key: str, operation: bytes) -> None:
-        path = self._path(key)
-        # Whole or not at all, also where the machine stops in the middle.
-        half = path.with_suffix(".half")
-        with open(half, "wb") as file:
-            file.write(operation)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(half, path)
+        # Whole or not at all, also where the machine stops in the middle or two keep the same. For the owner's
+        # eyes: it holds what a user said.
+        handle, half = tempfile.mkstemp(suffix=".half", dir=self._folder)
+        try:
+            with open(handle, "wb") as file:
+                file.write(operation)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(half, self._path(key))
+        except BaseException:
+            os.unlink(half)
+            raise
+        _settle(self._folder)
 
     def ended(self, key: str) -> None:
         try:
@@ -51,9 +59,18 @@ class FolderJournal:
             pass
 
     def left(self) -> Iterator[Operation[Any]]:
-        """What has no verdict yet, oldest first. At the start of an app: send each again."""
-        for path in sorted(self._folder.glob("*.kept"), key=lambda path: path.stat().st_mtime):
-            yield Operation.from_kept(path.read_bytes())
+        """What has no verdict yet, oldest first. At the start of an app: send each again. A file that cannot be
+        read is told of as a warning, stays, and keeps nothing else back."""
+        for path in sorted(self._folder.glob("*.kept"), key=_age):
+            try:
+                operation = Operation.from_kept(path.read_bytes())
+            except FileNotFoundError:
+                # Another process had its answer in between.
+                continue
+            except (OSError, NotSent) as error:
+                warnings.warn(f"{path} is left out: {error}", RuntimeWarning, stacklevel=2)
+                continue
+            yield operation
 
     def _path(self, key: str) -> Path:
         name = quote(key, safe="")
@@ -61,3 +78,24 @@ class FolderJournal:
             # Longer than some file systems take.
             name = hashlib.sha256(key.encode()).hexdigest()
         return self._folder / f"{name}.kept"
+
+
+def _age(path: Path) -> tuple[int, str]:
+    try:
+        return path.stat().st_mtime_ns, path.name
+    except OSError:
+        return 0, path.name
+
+
+def _settle(folder: Path) -> None:
+    """Has the new name outlive the machine as well, where the system knows how."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)

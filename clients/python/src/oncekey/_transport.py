@@ -6,10 +6,11 @@ A connection a request: no connection that went stale in between, and none that 
 from __future__ import annotations
 
 import http.client
+import io
 import socket
 import ssl
 import time
-from typing import Mapping, Optional, Protocol
+from typing import Any, Mapping, Optional, Protocol, cast
 from urllib.parse import urlsplit
 
 from ._errors import NotSent
@@ -25,8 +26,8 @@ LONGEST_ANSWER = 64 * 1024 * 1024
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4))
 
 
-# A time-out of zero would be none at all.
-_MOMENT = 0.001
+# A time-out of zero would be none at all; above some 24 days it is one that sockets do not take.
+_MOMENT, _LONGEST = 0.001, 1_000_000.0
 
 
 class Broken(Exception):
@@ -70,9 +71,9 @@ class HttpTransport:
             parts = urlsplit(server)
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise _wrong(server, f"is no URL: {error}") from error
+            raise _wrong(f"is no URL: {error}") from None
         if parts.scheme not in ("http", "https") or not host:
-            raise _wrong(server, "is not reached over HTTP")
+            raise _wrong("is not reached over HTTP")
         self._host = host
         self._port = port
         self._base = parts.path.rstrip("/")
@@ -81,7 +82,7 @@ class HttpTransport:
     def send(
         self, method: str, target: str, headers: Mapping[str, str], body: Optional[bytes], timeout: float
     ) -> Response:
-        limit = min(CONNECT_TIMEOUT, timeout)
+        limit = max(min(CONNECT_TIMEOUT, timeout), _MOMENT)
         until = time.monotonic() + timeout
         connection = self._connection(limit)
         try:
@@ -100,8 +101,9 @@ class HttpTransport:
             except (BrokenPipeError, ConnectionResetError):
                 # Refused before it was all said: the answer may be there.
                 pass
-            channel.settimeout(_left(until))
-            return _HttpResponse(connection, connection.getresponse(), channel)
+            line = _Line(channel)
+            line.until = until
+            return _HttpResponse(connection, _final(line, method), line)
         except BaseException as error:
             connection.close()
             raise _told(error) from error
@@ -112,14 +114,47 @@ class HttpTransport:
         return http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._tls)
 
 
+class _Line(io.RawIOBase):
+    """What comes over a connection until a moment, which a peer that sends a byte now and then does not put off."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.until = 0.0
+        self._channel = channel
+        self._buffered = io.BufferedReader(self)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """As of a socket, and always the same one: what an interim answer left in it belongs to the next."""
+        return self._buffered
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if time.monotonic() >= self.until:
+            raise socket.timeout("timed out")
+        self._channel.settimeout(_left(self.until))
+        return self._channel.recv_into(buffer)
+
+
+def _final(line: _Line, method: str) -> http.client.HTTPResponse:
+    """The head of the answer, behind however many interim ones (1xx); the standard library knows 100 alone."""
+    while True:
+        response = http.client.HTTPResponse(cast(socket.socket, line), method=method)
+        response.begin()
+        if not 100 <= response.status <= 199 or response.status == 101:
+            return response
+        # It would close what the next one is read from.
+        response.fp = None  # type: ignore[assignment]
+
+
 class _HttpResponse:
     def __init__(
-        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, channel: socket.socket
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, line: _Line
     ) -> None:
         self.status = response.status
         self._connection = connection
         self._response = response
-        self._channel = channel
+        self._line = line
         # What is still to come; None where the end is told otherwise.
         self._left = response.length
 
@@ -130,8 +165,8 @@ class _HttpResponse:
         wanted = 64 * 1024 if self._left is None else min(64 * 1024, self._left)
         if wanted == 0:
             return b""
+        self._line.until = time.monotonic() + max(timeout, _MOMENT)
         try:
-            self._channel.settimeout(max(timeout, _MOMENT))
             piece = self._response.read1(wanted)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _told(error) from error
@@ -147,7 +182,7 @@ class _HttpResponse:
 
 
 def _left(until: float) -> float:
-    return max(until - time.monotonic(), _MOMENT)
+    return min(max(until - time.monotonic(), _MOMENT), _LONGEST)
 
 
 def _settle(channel: socket.socket) -> None:
@@ -179,5 +214,6 @@ def _told(error: BaseException) -> BaseException:
     return error
 
 
-def _wrong(server: str, what: str) -> NotSent:
-    return NotSent(f"the server {server!r} {what}; give it as http://HOST:PORT or https://HOST")
+def _wrong(what: str) -> NotSent:
+    # Without the text: it may hold a password, or be the API key in the wrong place.
+    return NotSent(f"the server's address {what}; give it as http://HOST:PORT or https://HOST")
