@@ -218,14 +218,23 @@ function inner(server: string, options: ClientOptions): Inner {
       }
     },
     async ended(key, error) {
-      if (error === undefined || !error.mayBeAskedAgain) await journal?.ended(key);
+      if (error !== undefined && error.mayBeAskedAgain) return;
+      try {
+        await journal?.ended(key);
+      } catch {
+        // The answer is what was asked for; one that is left is asked for once more, and replayed.
+      }
     },
     async waitOrEnd(setback, key, tries, signal) {
       if (setback.kind === "unreadable") throw new OurSide(key, tries.attempts, setback.problem);
       const decision = decide(policy, situationOf(setback), tries.repeats(), tries.left(), clock.chance());
-      if (decision.kind === "stop") throw errorOf(decision.ending, setback, key, tries.attempts, timeout);
-      const after = decision.kind === "again" ? decision.after : 0;
-      tries.count(setback, decision.kind === "again" && decision.counts);
+      if (decision.kind !== "again") {
+        // A failure that calls itself a success is the server's.
+        const ending = decision.kind === "stop" ? decision.ending : "our_side";
+        throw errorOf(ending, setback, key, tries.attempts, timeout);
+      }
+      const { after, counts } = decision;
+      tries.count(setback, counts);
       const status = setback.kind === "refused" ? { status: setback.problem.status } : {};
       onRepeat?.({ key, attempt: tries.attempts + 1, after, ...status });
       await clock.sleep(after, signal);

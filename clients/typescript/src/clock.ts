@@ -15,6 +15,9 @@ export interface Clock {
   randomBytes(count: number): Uint8Array;
 }
 
+/** What a timer takes at most, some 24 days; one that is longer rings at once. */
+const LONGEST_TIMER = 2 ** 31 - 1;
+
 /** The machine's clock. */
 export const systemClock: Clock = {
   now: () => performance.now(),
@@ -27,7 +30,12 @@ export const systemClock: Clock = {
         signal?.removeEventListener("abort", woken);
         resolve();
       };
-      const timer = setTimeout(woken, millis);
+      let timer: ReturnType<typeof setTimeout>;
+      const wait = (left: number): void => {
+        const further = left > LONGEST_TIMER ? (): void => wait(left - LONGEST_TIMER) : woken;
+        timer = setTimeout(further, Math.min(left, LONGEST_TIMER));
+      };
+      wait(millis);
       signal?.addEventListener("abort", woken);
     }),
   chance: () => Math.random(),

@@ -11,9 +11,11 @@ export class Decoder {
   /** Also leaves out a mark of the encoding in front. */
   readonly #text = new TextDecoder();
   readonly #longest: number;
-  #held = "";
-  /** Where the search for the end of the line goes on: what came before has none. */
-  #searched = 0;
+  /** Of the line that is not over, in pieces: each is looked at once. */
+  #held: string[] = [];
+  #heldLength = 0;
+  /** The last line ended with a CR, which a LF may still belong to. */
+  #afterCr = false;
   #event: Event = { name: "", data: "" };
   #lines: string[] = [];
   #size = 0;
@@ -24,26 +26,24 @@ export class Decoder {
 
   /** `undefined`: an event is longer than any of the server's. */
   take(piece: Uint8Array): Event[] | undefined {
-    this.#held += this.#text.decode(piece, { stream: true });
+    const text = this.#text.decode(piece, { stream: true });
     const events: Event[] = [];
-    for (let line = this.#line(); line !== undefined; line = this.#line()) {
-      const event = this.#takeLine(line);
+    const ends = /[\r\n]/g;
+    for (let at = 0; at < text.length; ) {
+      if (this.#afterCr && text[at] === "\n") at += 1;
+      this.#afterCr = false;
+      ends.lastIndex = at;
+      const found = ends.exec(text);
+      const part = text.slice(at, found?.index);
+      this.#held.push(part);
+      this.#heldLength += part.length;
+      if (found === null) break;
+      const event = this.#takeLine(this.#held.join(""));
       if (event !== undefined) events.push(event);
+      [this.#held, this.#heldLength, this.#afterCr] = [[], 0, found[0] === "\r"];
+      at = found.index + 1;
     }
-    return this.#held.length + this.#size > this.#longest ? undefined : events;
-  }
-
-  /** The next whole line, without its end: CR LF, LF or CR. */
-  #line(): string | undefined {
-    const found = this.#held.slice(this.#searched).search(/[\r\n]/);
-    const end = found < 0 ? this.#held.length : this.#searched + found;
-    this.#searched = end;
-    // A CR at the end of a piece may have its LF in the next.
-    if (found < 0 || (this.#held[end] === "\r" && end + 1 === this.#held.length)) return undefined;
-    const line = this.#held.slice(0, end);
-    this.#held = this.#held.slice(this.#held.startsWith("\r\n", end) ? end + 2 : end + 1);
-    this.#searched = 0;
-    return line;
+    return this.#heldLength + this.#size > this.#longest ? undefined : events;
   }
 
   #takeLine(line: string): Event | undefined {

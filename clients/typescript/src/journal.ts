@@ -10,7 +10,7 @@ export interface Journal {
   begun(key: string, operation: string): void | Promise<void>;
   /**
    * Called when nothing more is to be had: an answer, or a refusal that stays the same. Not called where the same key
-   * may still bring an answer.
+   * may still bring an answer. What it throws changes nothing: one that is left is asked for once more, and replayed.
    */
   ended(key: string): void | Promise<void>;
 }

@@ -79,7 +79,8 @@ function settle(socket: Socket, call: Outgoing): void {
 function answer(response: Incoming): Response {
   const headers = new Headers();
   for (const [name, value] of Object.entries(response.headers)) headers.set(name, [value].flat().join(", "));
-  const init = { status: response.statusCode, headers };
+  // No Response holds one above, and it is refused like any other of its kind.
+  const init = { status: Math.min(response.statusCode, 599), headers };
   if ([204, 205, 304].includes(init.status)) {
     response.resume();
     return new Response(null, init);

@@ -85,6 +85,7 @@ export class EventStream<E extends Endpoint> implements AsyncIterableIterator<St
   async next(): Promise<IteratorResult<StreamEvent<E>, undefined>> {
     if (this.#over) return { done: true, value: undefined };
     try {
+      this.#signal?.throwIfAborted();
       const value = this.#ready.shift() ?? (await this.#goOn());
       if (value.type === "completed") {
         this.#close();

@@ -35,8 +35,9 @@ export class Transport {
     fetcher: typeof fetch | undefined,
     clock: Clock,
   ) {
+    // Without the text: it may hold a password, or be the API key in the wrong place.
     const wrong = (what: string): NotSent =>
-      new NotSent(`the server ${JSON.stringify(server)} ${what}; give it as http://HOST:PORT or https://HOST`);
+      new NotSent(`the server's address ${what}; give it as http://HOST:PORT or https://HOST`);
     let url: URL;
     try {
       url = new URL(server);
@@ -155,6 +156,8 @@ class Line {
   }
 
   async within<T>(limit: number, step: () => Promise<T>): Promise<T> {
+    if (this.#caller?.aborted) this.hangUp();
+    this.#caller?.throwIfAborted();
     const over = new AbortController();
     const hangUp = (): void => this.hangUp();
     this.#caller?.addEventListener("abort", hangUp);
@@ -191,5 +194,7 @@ function header(what: string, text: string): string {
 }
 
 function latin1(text: string): string {
+  // Half a character would be sent as another, and so for somebody else.
+  if (/\p{Surrogate}/u.test(text)) throw new NotSent("the end user has characters that no header can carry");
   return Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join("");
 }

@@ -122,6 +122,10 @@ test("what cannot be kept is not sent", async () => {
 test("what cannot be sent is said at once", () => {
   for (const server of ["h", "ftp://h", "http://"]) assert.throws(() => new Client(server), { name: "NotSent" });
   assert.throws(() => new Client("http://h", { apiKey: "a\nb" }), { name: "NotSent" });
+  assert.throws(() => new Client("http://h", { endUser: "\ud800" }), { name: "NotSent" });
+  for (const server of ["ok_secret", "ftp://me:secret@h", "http://me:secret@h:x"]) {
+    assert.throws(() => new Client(server), ({ message }) => !message.includes("secret"));
+  }
   const { client } = scene([]);
   assert.throws(() => client.begin(chat("c", "m"), "a b"), { name: "NotSent" });
   assert.throws(() => client.begin(chat("c", "m", { temperature: NaN })), { name: "NotSent" });
@@ -199,6 +203,45 @@ test("a stream that is cut goes on behind its last event", async () => {
   assert.equal(kept.size, 0);
 });
 
+test("a caller who leaves between two events hears no more", async () => {
+  const caller = new AbortController();
+  const two = event("delta", { text: "a" }) + event("delta", { text: "b" });
+  const { client, operation, kept } = scene([stream(two, SILENCE)]);
+  const events = client.stream(operation, { signal: caller.signal });
+  assert.equal((await events.next()).value.text, "a");
+  caller.abort(new Error("enough"));
+  await assert.rejects(events.next(), { message: "enough" });
+  assert.equal((await events.next()).done, true);
+  assert.equal(kept.size, 1);
+});
+
+test("a failure that calls itself a success is our side", async () => {
+  const { client, sent, kept, operation } = scene([stream(event("failed", { status: 200, error: "x" }))]);
+  await assert.rejects(all(client.stream(operation)), { kind: "our_side", attempts: 1 });
+  assert.deepEqual([sent.length, kept.size], [1, 1]);
+});
+
+test("an answer is an answer also where the journal cannot let go", async () => {
+  const ended = () => Promise.reject(new Error("read-only"));
+  const journal = { begun: () => {}, ended };
+  const sending = scene([answer()], { journal });
+  assert.equal((await sending.send()).answer.message.content, "Yes.");
+  const streaming = scene([answer()], { journal });
+  const [told] = await all(streaming.client.stream(streaming.operation));
+  assert.equal(told.reply.answer.message.content, "Yes.");
+});
+
+test("a time that is longer than a timer's does not ring at once", async () => {
+  const leaving = new AbortController();
+  let over = false;
+  const sleeping = systemClock.sleep(Infinity, leaving.signal).then(() => (over = true));
+  // What would have rung at once has rung by the second of these.
+  for (let turn = 0; turn < 2; turn += 1) await systemClock.sleep(20);
+  assert.equal(over, false);
+  leaving.abort();
+  await sleeping;
+});
+
 test("a run that failed is asked for anew", async () => {
   const failed = { status: 502, error: "provider_failed", retryable: true };
   const { client, sent, operation } = scene([
@@ -259,6 +302,7 @@ test("over real sockets: nobody there, an answer that breaks off, and time that 
     if (connections <= 10) return socket.destroy();
     socket.once("data", (head) => {
       if (String(head).includes("/hold")) return;
+      if (String(head).includes("/odd")) return socket.end("HTTP/1.1 700 Odd\r\ncontent-length: 0\r\n\r\n");
       if (String(head).includes("/none")) return socket.end("HTTP/1.1 204 No Content\r\n\r\n");
       const whole = String(head).includes("/chunked");
       socket.end(
@@ -278,6 +322,7 @@ test("over real sockets: nobody there, an answer that breaks off, and time that 
   await assert.rejects(send(url, { retry: { waits: Array(9).fill(0) } }), { kind: "connection_lost", attempts: 10 });
   await assert.rejects(send(url), { kind: "connection_lost", attempts: 1 });
   await assert.rejects(send(`${url}/none`), (error) => error.kind === "our_side" && error.problem.status === 204);
+  await assert.rejects(send(`${url}/odd`), { kind: "our_side", attempts: 1 });
   const refused = (error) => error.kind === "your_input" && error.problem.requestId === "r7";
   await assert.rejects(send(`${url}/chunked`), refused);
   await assert.rejects(send(`${url}/hold`, { timeout: 200 }), { kind: "timed_out" });
