@@ -12,7 +12,8 @@ pub type JournalError = Box<dyn std::error::Error + Send + Sync>;
 /// use std::path::PathBuf;
 /// use oncekey::client::{Chat, Client, ClientError, Journal, JournalError, Operation};
 ///
-/// /// A file for each operation that has no verdict yet.
+/// /// A file for each operation that has no verdict yet. Its keys are minted by the client: one of your
+/// /// own may hold what no file name can ("job/17").
 /// struct Folder(PathBuf);
 ///
 /// impl Journal for Folder {

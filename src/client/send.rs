@@ -133,8 +133,9 @@ impl Inner {
             }
         };
         match tries.next(&self.policy, situation, &self.clock) {
-            Ok(after) => {
-                let after = after.unwrap_or_default();
+            // A failure that calls itself a success is the server's.
+            Ok(None) => Err(self.error(Ending::OurSide, setback, key, tries.attempts)),
+            Ok(Some(after)) => {
                 let attempt = tries.attempts + 1;
                 self.tell(&Repeat { key: key.to_owned(), attempt, after, why });
                 self.clock.sleep(after).await;

@@ -51,3 +51,25 @@ fn every_stream_of_the_table() {
         assert_eq!(told, row.told, "{}", row.name);
     }
 }
+
+#[tokio::test]
+async fn a_failure_that_calls_itself_a_success_is_our_side() {
+    let client = Client::builder("http://127.0.0.1:1", "ok_x").build().unwrap();
+    let mut stream = client.stream(&client.begin(ChatRequest::new("c1", "hello")));
+    let head =
+        Head { status: 200, retry_after: None, replayed: false, request_id: None, is_stream: true };
+    let failed = json!({"status": 200, "error": "x"}).to_string();
+    let setback = stream.take(&head, "failed", failed).unwrap_err();
+    match client.0.wait_or_end(setback, "k", &mut stream.tries).await {
+        Err(ClientError::OurSide(failed)) => assert_eq!(failed.problem.error, "x"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_address_that_is_none_is_not_shown() {
+    for server in ["ok_secret", "ftp://me:secret@h", "http://me:secret@h:x"] {
+        let error = Client::builder(server, "ok_x").build().err().unwrap();
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}

@@ -61,8 +61,9 @@ impl Transport {
     /// # Errors
     /// What is wrong, for a person.
     pub fn new(server: &str, api_key: &str, end_user: Option<&str>) -> Result<Self, String> {
+        // Without the text: it may hold a password, or be the API key in the wrong place.
         let wrong = |what: String| {
-            format!("the server {server:?} {what}; give it as http://HOST:PORT or https://HOST")
+            format!("the server's address {what}; give it as http://HOST:PORT or https://HOST")
         };
         let base = Url::parse(server).map_err(|error| wrong(format!("is no URL: {error}")))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
