@@ -249,6 +249,11 @@ class Streaming(unittest.TestCase):
         self.assertEqual(events[-1].reply.attempts, 2)
         self.assertEqual([method for method, *_ in scene.transport.sent], ["POST", "POST"])
 
+    def test_a_kind_of_answer_may_be_written_in_any_case(self):
+        scene = Scene(Reply(200, event("completed", chat("Yes.")), content_type="Text/Event-Stream; charset=UTF-8"))
+        [told] = scene.client.stream(scene.operation)
+        self.assertEqual(told.reply.answer.message.content, "Yes.")
+
     def test_a_failure_that_calls_itself_a_success_is_our_side(self):
         scene = Scene(stream(event("failed", {"status": 200, "error": "x"})))
         with self.assertRaises(oncekey.OurSide) as caught:

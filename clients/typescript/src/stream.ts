@@ -131,7 +131,7 @@ export class EventStream<E extends Endpoint> implements AsyncIterableIterator<St
   async #open(): Promise<void> {
     const answer = await this.#send();
     const { status } = answer;
-    if (status === 200 && (answer.header("content-type") ?? "").startsWith(FORM)) {
+    if (status === 200 && (answer.header("content-type") ?? "").toLowerCase().startsWith(FORM)) {
       this.#answer = answer;
       this.#decoder = new Decoder(LONGEST_ANSWER);
       return;

@@ -114,19 +114,27 @@ export class Answer {
     return done ? undefined : value;
   }
 
-  /** The whole body as text; `undefined` where it is longer than any of the server's. */
+  /** The whole body as text; `undefined` where it is none, or longer than any of the server's. */
   async whole(left: () => number): Promise<string | undefined> {
-    const decoder = new TextDecoder();
+    const decoder = new TextDecoder("utf-8", { fatal: true });
+    const decoded = (piece?: Uint8Array): string | undefined => {
+      try {
+        return decoder.decode(piece, { stream: piece !== undefined });
+      } catch {
+        return undefined;
+      }
+    };
     let [text, length] = ["", 0];
     for (;;) {
       const piece = await this.next(left());
-      if (piece === undefined) return text + decoder.decode();
-      length += piece.length;
-      if (length > LONGEST_ANSWER) {
+      const more = decoded(piece);
+      length += piece?.length ?? 0;
+      if (more === undefined || length > LONGEST_ANSWER) {
         this.close();
         return undefined;
       }
-      text += decoder.decode(piece, { stream: true });
+      text += more;
+      if (piece === undefined) return text;
     }
   }
 

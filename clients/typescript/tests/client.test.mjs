@@ -215,6 +215,20 @@ test("a caller who leaves between two events hears no more", async () => {
   assert.equal(kept.size, 1);
 });
 
+test("a kind of answer may be written in any case", async () => {
+  const head = { "content-type": "Text/Event-Stream; charset=UTF-8" };
+  const { client, operation } = scene([reply(200, event("completed", chatAnswer("Yes.")), head)]);
+  const [told] = await all(client.stream(operation));
+  assert.equal(told.reply.answer.message.content, "Yes.");
+});
+
+test("an answer of broken bytes is none", async () => {
+  const bytes = Buffer.from(JSON.stringify(chatAnswer("Yés.")), "latin1");
+  const { send, kept } = scene([reply(200, bytes)]);
+  await assert.rejects(send(), { kind: "our_side", attempts: 1 });
+  assert.equal(kept.size, 1);
+});
+
 test("a failure that calls itself a success is our side", async () => {
   const { client, sent, kept, operation } = scene([stream(event("failed", { status: 200, error: "x" }))]);
   await assert.rejects(all(client.stream(operation)), { kind: "our_side", attempts: 1 });

@@ -84,7 +84,7 @@ export function scripted(clock, ...replies) {
           if (piece === undefined) controller.close();
           else if (piece === CUT) controller.error(new TypeError("terminated"));
           else if (piece === SILENCE) await silent(signal).catch((error) => controller.error(error));
-          else controller.enqueue(new TextEncoder().encode(piece));
+          else controller.enqueue(typeof piece === "string" ? new TextEncoder().encode(piece) : piece);
         },
       },
       { highWaterMark: 0 },

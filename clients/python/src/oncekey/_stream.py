@@ -151,7 +151,7 @@ class EventStream(Generic[A]):
     def _open(self) -> None:
         """Opens the stream, behind what is there."""
         response = self._within(self._first_byte(), self._send, "the answer did not begin")
-        kind = response.header("Content-Type") or ""
+        kind = (response.header("Content-Type") or "").lower()
         if response.status == 200 and kind.startswith("text/event-stream"):
             self._response, self._decoder = response, Decoder(LONGEST_ANSWER)
             return
