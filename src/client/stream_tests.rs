@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::client::operation::Chat;
 use crate::client::request::ChatRequest;
+use crate::client::transport::head_of;
 use crate::client::vectors;
 
 #[derive(Deserialize)]
@@ -72,4 +73,13 @@ fn an_address_that_is_none_is_not_shown() {
         let error = Client::builder(server, "ok_x").build().err().unwrap();
         assert!(!error.to_string().contains("secret"), "{error}");
     }
+}
+
+#[test]
+fn a_kind_of_answer_may_be_written_in_any_case() {
+    let answer = axum::http::Response::builder()
+        .header("Content-Type", "Text/Event-Stream; charset=UTF-8")
+        .body("")
+        .unwrap();
+    assert!(head_of(&answer.into()).is_stream);
 }

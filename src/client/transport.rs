@@ -179,7 +179,7 @@ fn header_text(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""))
 }
 
-fn head_of(response: &Response) -> Head {
+pub(super) fn head_of(response: &Response) -> Head {
     let text = |name: &str| {
         let value = response.headers().get(name)?.to_str().ok()?;
         Some(value.to_owned())
@@ -190,7 +190,7 @@ fn head_of(response: &Response) -> Head {
         replayed: text(REPLAYED).is_some_and(|value| value == "true"),
         request_id: text(REQUEST_ID),
         is_stream: text(CONTENT_TYPE.as_str())
-            .is_some_and(|kind| kind.starts_with("text/event-stream")),
+            .is_some_and(|kind| kind.to_ascii_lowercase().starts_with("text/event-stream")),
     }
 }
 
