@@ -17,8 +17,8 @@ use crate::domain::key::uuid_of;
 
 /// Within which two keys for one meaning are counted.
 const WINDOW: Duration = Duration::from_secs(60);
-/// What is remembered at most: about 2 MiB, and a minute of 273 new operations a second. Above that the
-/// oldest is forgotten, and the count is too low.
+/// What is remembered at most: about 2 MiB, 6 MiB where each comes under many keys, and a minute of 273 new
+/// operations a second. Above that the oldest is forgotten, and the count is too low.
 const MOST_ASKED: usize = 16_384;
 /// Of one meaning; a client that mints faster than that is counted all the same.
 const MOST_KEYS: usize = 8;
