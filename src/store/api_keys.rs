@@ -95,9 +95,9 @@ impl Store {
             .run("api_keys.find_with_record", move |connection| {
                 let asked = asked.clone();
                 Box::pin(async move {
-                    let (bearers, keys) = ([&asked.bearer[..]], [asked.key]);
-                    let rows = record::read_with_bearers(connection, &bearers, &keys).await?;
-                    rows.into_iter().next().map_or(Ok(None), |row| known(row, asked.key))
+                    let row =
+                        record::read_with_bearer(connection, &asked.bearer, asked.key).await?;
+                    row.map_or(Ok(None), |row| known(row, asked.key))
                 })
             })
             .await

@@ -88,10 +88,45 @@ pub(super) async fn read(
     Ok(Some(KeyRow { record: row.record(tenant, key)? }))
 }
 
-/// Whom each API key belongs to, and the record under the idempotency key of that tenant's that stands at
-/// the same place, in one statement: what arrivals ask before anything else. A row for each, in order. (With
-/// `LIMIT` it is planned as what it is, a look at each key; as joins the server might read whole indexes where
-/// it takes the tables for small.)
+/// Whom an API key belongs to, and the record under an idempotency key of that tenant's, in one
+/// statement: what an arrival asks before anything else.
+pub(super) async fn read_with_bearer(
+    connection: &mut PgConnection,
+    key_hash: &[u8],
+    key: Uuid,
+) -> Result<Option<Row>, StoreError> {
+    Ok(sqlx::query_as!(
+        Row,
+        r#"/* record.read_with_bearer */
+        select a.tenant_id as "bearer_tenant?", a.role as "bearer_role?", a.subject as "bearer_subject?",
+            k.day as "key_day?", r.operation_id as "operation_id?", r.key_source as "key_source?",
+            r.endpoint as "endpoint?", r.subject as "subject?", r.conversation_id as "conversation_id?",
+            r.request_hash as "request_hash?", r.state as "state?", r.fence as "fence?",
+            r.attempts as "attempts?", r.quota_hits as "quota_hits?", r.heartbeat_at as "heartbeat_at?",
+            r.first_claimed_at as "first_claimed_at?", r.claimed_at as "claimed_at?",
+            r.completed_at as "completed_at?", r.request_id as "request_id?",
+            r.response_status as "response_status?",
+            r.response as "response?", r.failure_kind as "failure_kind?",
+            r.failure_final as "failure_final?", r.erased_at as "erased_at?",
+            n.node_id as "known_owner?", n.dead_at as "owner_dead_at?",
+            (select first_seen from server_epoch
+                where server_start = pg_postmaster_start_time()) as "epoch?", clock_timestamp() as "now!"
+        from api_keys a
+        left join request_keys k on k.tenant_id = a.tenant_id and k.idempotency_key = $2
+        left join request_records r
+            on r.tenant_id = k.tenant_id and r.idempotency_key = k.idempotency_key and r.day = k.day
+        left join nodes n on n.node_id = r.owner
+        where a.key_hash = $1 and a.revoked_at is null"#,
+        key_hash,
+        key,
+    )
+    .fetch_optional(connection)
+    .await?)
+}
+
+/// The same for many at once: whom each API key belongs to, and the record under the idempotency key at the
+/// same place. A row for each, in order. (With `LIMIT` it is planned as what it is, a look at each key; as
+/// joins the server might read whole indexes where it takes the tables for small.)
 pub(super) async fn read_with_bearers(
     connection: &mut PgConnection,
     key_hashes: &[&[u8]],
