@@ -8,9 +8,9 @@ use std::sync::Arc;
 use chrono::{DateTime, NaiveDate, Utc};
 use sqlx::{Connection, PgConnection};
 
+use super::Store;
 use super::error::StoreError;
 use super::lease::{Holder, Lease, Taken, WantedLease};
-use super::{Store, record};
 use crate::domain::hash::RequestHash;
 use crate::domain::ids::{ConversationId, Fence, OperationId, RequestId, Subject, TenantId};
 use crate::domain::key::IdempotencyKey;
@@ -60,6 +60,16 @@ pub enum ClaimOutcome {
     ConversationHidden,
 }
 
+/// What one statement, or what stands behind another's, says of a claim.
+#[derive(Debug, Clone)]
+pub(super) enum FirstSight {
+    Won(Claim),
+    /// The key is taken.
+    Stands(Box<Record>),
+    /// The key or the conversation is not free; which of them, and whose, is to be looked up.
+    NotFree,
+}
+
 impl Store {
     /// Claims a key that may or may not be known. One round trip where it is new and its
     /// conversation free; a poll that finds the key taken or the conversation busy writes nothing.
@@ -87,26 +97,22 @@ impl Store {
     async fn claim_round(&self, new: &Arc<NewClaim>) -> Result<Option<ClaimOutcome>, StoreError> {
         // A claim without a conversation is a parse's: its calls take seconds, its claim need not hurry.
         let together = self.coalescers.as_ref().filter(|_| new.conversation_id.is_some());
-        let won = match together {
+        let mut seen = match together {
             Some(coalescers) => coalescers.claims.submit(self, new.clone()).await?,
             None => self.claim_at_once(new.clone()).await?,
         };
-        if let Some(claim) = won {
-            return Ok(Some(ClaimOutcome::Won(claim)));
+        if matches!(seen, FirstSight::NotFree) {
+            seen = self.what_stands(new).await?;
         }
-        let (tenant, key) = (new.tenant.clone(), new.key.id);
-        let standing = self
-            .database
-            .run("claim.read", move |connection| {
-                let tenant = tenant.clone();
-                Box::pin(async move { record::read(connection, &tenant, key, true).await })
-            })
-            .await?;
-        if let Some(record) = standing.and_then(|row| row.record) {
-            return Ok(Some(match self.own_claim(&record, new.request_id).await? {
-                Some(claim) => ClaimOutcome::Won(claim),
-                None => ClaimOutcome::Exists(Box::new(record)),
-            }));
+        match seen {
+            FirstSight::Won(claim) => return Ok(Some(ClaimOutcome::Won(claim))),
+            FirstSight::Stands(record) => {
+                return Ok(Some(match self.own_claim(&record, new.request_id).await? {
+                    Some(claim) => ClaimOutcome::Won(claim),
+                    None => ClaimOutcome::Exists(record),
+                }));
+            }
+            FirstSight::NotFree => {}
         }
         if let Some(outcome) = self.look_at_conversation(new.clone()).await? {
             return Ok(Some(outcome));

@@ -3,24 +3,36 @@
 
 use std::sync::Arc;
 
-use super::Store;
-use super::claim::{Claim, NewClaim};
+use super::claim::{Claim, FirstSight, NewClaim};
 use super::error::StoreError;
+use super::{Store, record};
 use crate::domain::ids::{ConversationId, Subject};
 
 /// Keys under which an input fails before it is answered from memory.
 pub(super) const REFUSED_AFTER: i32 = 2;
 
 impl Store {
-    /// A claim by itself. `None`: the key or the conversation is not free at first sight.
-    pub(super) async fn claim_at_once(
-        &self,
-        new: Arc<NewClaim>,
-    ) -> Result<Option<Claim>, StoreError> {
-        match new.conversation_id.clone() {
-            Some(conversation) => self.claim_new(new, conversation).await,
-            None => self.claim_alone(new).await,
-        }
+    /// A claim by itself.
+    pub(super) async fn claim_at_once(&self, new: Arc<NewClaim>) -> Result<FirstSight, StoreError> {
+        let won = match new.conversation_id.clone() {
+            Some(conversation) => self.claim_new(new, conversation).await?,
+            None => self.claim_alone(new).await?,
+        };
+        Ok(won.map_or(FirstSight::NotFree, FirstSight::Won))
+    }
+
+    /// What stands under the key of a claim, which may be nothing.
+    pub(super) async fn what_stands(&self, new: &NewClaim) -> Result<FirstSight, StoreError> {
+        let (tenant, key) = (new.tenant.clone(), new.key.id);
+        let standing = self
+            .database
+            .run("claim.read", move |connection| {
+                let tenant = tenant.clone();
+                Box::pin(async move { record::read(connection, &tenant, key, true).await })
+            })
+            .await?;
+        let record = standing.and_then(|row| row.record).map(Box::new);
+        Ok(record.map_or(FirstSight::NotFree, FirstSight::Stands))
     }
 
     /// The winner's one statement. `None`: the key or the conversation is not free at first sight.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use oncekey::domain::api_key::ApiKey;
-use oncekey::domain::ids::{ApiKeyId, TenantId};
+use oncekey::domain::ids::{ApiKeyId, ConversationId, TenantId};
 use oncekey::domain::record::State;
 use oncekey::store::{Claim, ClaimOutcome, CommitOutcome, NewApiKey, StoreError};
 use uuid::Uuid;
@@ -213,6 +213,73 @@ async fn a_hundred_that_ask_the_same_are_a_few_looks() {
     let line = text.lines().find_map(|line| line.strip_prefix(statements)).unwrap();
     // The first by itself, the others in groups of 32.
     assert_eq!(line, "5", "{text}");
+}
+
+/// A herd at one new key: one claim is sent, and what it left is read once for all others, each of whom is
+/// told what it would have been told alone.
+#[tokio::test]
+async fn a_hundred_that_claim_one_key_are_one_claim_and_one_look() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let database = TestDatabase::new().await;
+    let store = narrow(&database).await;
+    register(&store).await;
+    let key = Uuid::new_v4();
+    let mut herd: Vec<_> = (0..100).map(|_| arrival(key, "hot")).collect();
+    // Neither what it asks nor whose it is makes it another key.
+    herd[7].conversation_id = Some(ConversationId::new("elsewhere"));
+    herd[8] = of_subject(herd[8].clone(), "mara");
+
+    let _counted = metrics::set_default_local_recorder(&recorder);
+    let busy = busy(&database, &store, 1).await;
+    let first = claim_all(&store, new_claims(1)).await;
+    let claims = claim_all(&store, herd.clone()).await;
+    busy.over().await;
+    claim_of(&outcomes(first).await[0]);
+    let outcomes = outcomes(claims).await;
+    let winner = claim_of(&outcomes[0]).clone();
+    assert_eq!(winner.guard.request_id, herd[0].request_id);
+    for outcome in &outcomes[1..] {
+        let ClaimOutcome::Exists(record) = outcome else { panic!("{outcome:?}") };
+        assert_eq!((&record.at, record.guard), (&winner.at, winner.guard));
+        assert_eq!(record.state, State::InProgress);
+    }
+    let text = recorder.handle().render();
+    let counted = |name: &str| {
+        let start = format!("{name}{{kind=\"claim\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
+    };
+    assert_eq!(counted("oncekey_statements_total").as_deref(), Some("2"));
+    assert_eq!(counted("oncekey_statement_members_total").as_deref(), Some("2"));
+    assert_eq!(counted("oncekey_statement_followers_total").as_deref(), Some("99"));
+    // The next of them is nobody's follower.
+    let late = store.claim(arrival(key, "hot")).await.unwrap();
+    assert!(matches!(late, ClaimOutcome::Exists(_)), "{late:?}");
+    assert_eq!(database.count("select count(*) from request_records").await, 2);
+}
+
+/// What the first of a herd is refused says nothing of the others: each hears why it has to wait.
+#[tokio::test]
+async fn those_behind_a_claim_that_was_not_won_look_for_themselves() {
+    let database = TestDatabase::new().await;
+    let (beside, _beats) = living_store(&database).await;
+    let store = narrow(&database).await;
+    let (_, _session) = register(&store).await;
+    let running = won(&beside, arrival(Uuid::new_v4(), "running")).await;
+    let key = Uuid::new_v4();
+    let mut herd: Vec<_> = (0..4).map(|_| arrival(key, "running")).collect();
+    herd.push(arrival(key, "free"));
+
+    let busy = busy(&database, &store, 1).await;
+    let first = claim_all(&store, new_claims(1)).await;
+    let claims = claim_all(&store, herd).await;
+    busy.over().await;
+    outcomes(first).await;
+    let outcomes = outcomes(claims).await;
+    for outcome in &outcomes[..4] {
+        let ClaimOutcome::ConversationBusy(holder) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(holder.key, running.at.key);
+    }
+    claim_of(&outcomes[4]);
 }
 
 /// What a client says about its request counts as well: a group of it would be as large as 32 bodies.

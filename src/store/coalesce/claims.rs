@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::super::claim::{Claim, NewClaim};
+use super::super::claim::{Claim, FirstSight, NewClaim};
 use super::super::first_claim::REFUSED_AFTER;
 use super::super::{Store, StoreError};
 use super::{Joint, LOCK_LIMIT, about, of_group};
@@ -20,13 +20,17 @@ use crate::domain::ids::{ConversationId, Subject};
 const FIXED_BYTES: usize = 256;
 
 impl Joint for NewClaim {
-    /// `None`: the key or the conversation is not free at first sight.
-    type Outcome = Option<Claim>;
+    type Outcome = FirstSight;
     const NAME: &'static str = "claim";
+
+    /// A key is won by one, and the others are told of its record.
+    fn same(&self) -> Option<u64> {
+        about((&self.tenant, self.key.id))
+    }
 
     fn about(&self) -> [Option<u64>; 2] {
         let talk = self.conversation_id.as_ref().and_then(|id| about((&self.tenant, id)));
-        [about((&self.tenant, self.key.id)), talk]
+        [self.same(), talk]
     }
 
     fn bytes(&self) -> usize {
@@ -145,7 +149,7 @@ impl Joint for NewClaim {
                             else {
                                 continue;
                             };
-                            *outcome = Some(Some(Claim {
+                            *outcome = Some(FirstSight::Won(Claim {
                                 refused: row.refused_kind.zip(row.refused_by),
                                 ..new.won(row.day, row.claimed_at, row.head_seq)
                             }));
@@ -162,6 +166,13 @@ impl Joint for NewClaim {
         one: Arc<Self>,
     ) -> BoxFuture<'static, Result<Self::Outcome, StoreError>> {
         Box::pin(async move { store.claim_at_once(one).await })
+    }
+
+    fn behind(
+        store: Store,
+        first: Arc<Self>,
+    ) -> BoxFuture<'static, Result<Self::Outcome, StoreError>> {
+        Box::pin(async move { store.what_stands(&first).await })
     }
 }
 

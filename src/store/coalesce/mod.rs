@@ -12,12 +12,16 @@
 mod arrivals;
 mod claims;
 mod commits;
+#[cfg(test)]
+mod fake_tests;
 mod queue;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span};
 
@@ -37,9 +41,15 @@ const LOCK_LIMIT: &str = "250ms";
 
 /// What can travel together.
 pub(super) trait Joint: Send + Sync + Sized + 'static {
-    type Outcome: Send + 'static;
+    type Outcome: Clone + Send + 'static;
     /// In metrics.
     const NAME: &'static str;
+
+    /// What it is, hashed, where of two at once only the first need be sent: the second is told what the
+    /// first one left [`behind`](Self::behind). Two different things with one hash must be no harm.
+    fn same(&self) -> Option<u64> {
+        None
+    }
 
     /// What at most one member of a group may be about, hashed.
     fn about(&self) -> [Option<u64>; 2];
@@ -56,6 +66,15 @@ pub(super) trait Joint: Send + Sync + Sized + 'static {
     /// A statement of its own.
     fn alone(store: Store, one: Arc<Self>)
     -> BoxFuture<'static, Result<Self::Outcome, StoreError>>;
+
+    /// What those are told that came while `first`, which is now decided, was waiting or under way. It is
+    /// looked up once for all of them.
+    fn behind(
+        store: Store,
+        first: Arc<Self>,
+    ) -> BoxFuture<'static, Result<Self::Outcome, StoreError>> {
+        Self::alone(store, first)
+    }
 }
 
 /// The groups of a node, by what they do.
@@ -69,23 +88,27 @@ pub(super) struct Coalescers {
 /// One that waits for its outcome.
 struct Member<J: Joint> {
     one: Arc<J>,
+    same: Option<u64>,
     tell: oneshot::Sender<Result<J::Outcome, StoreError>>,
     /// Its lines are its caller's.
     span: Span,
 }
 
-/// Makes groups of one kind.
-pub(super) struct Coalescer<J: Joint>(Arc<Mutex<Queue<Member<J>>>>);
+/// What waits and what is under way, of one kind.
+struct Line<J: Joint>(Mutex<Queue<Member<J>>>);
 
-impl<J: Joint> Clone for Coalescer<J> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
+impl<J: Joint> Line<J> {
+    fn queue(&self) -> MutexGuard<'_, Queue<Member<J>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Makes groups of one kind.
+pub(super) struct Coalescer<J: Joint>(Arc<Line<J>>);
+
 impl<J: Joint> Default for Coalescer<J> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self(Arc::new(Line(Mutex::default())))
     }
 }
 
@@ -93,33 +116,30 @@ impl<J: Joint> Coalescer<J> {
     /// One in, one outcome out. It is done whether or not its caller still waits.
     pub async fn submit(&self, store: &Store, one: Arc<J>) -> Result<J::Outcome, StoreError> {
         let (tell, told) = oneshot::channel();
-        let (about, bytes) = (one.about(), one.bytes());
-        let member = Member { one, tell, span: Span::current() };
-        if self.queue().push(Waiting { what: member, about, bytes }) {
-            let lane = Lane { coalescer: self.clone(), open: true };
+        let (same, about, bytes) = (one.same(), one.about(), one.bytes());
+        let member = Member { one, same, tell, span: Span::current() };
+        if self.0.queue().push(Waiting { what: member, same, about, bytes }) {
+            let lane = Lane { line: self.0.clone(), open: true };
             store.database.spawn(lane.drive(store.clone()));
         }
         told.await.unwrap_or_else(|_| Err(StoreError::Bug(format!("a {} got lost", J::NAME))))
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue<Member<J>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Sends one group after the other, until nothing waits.
 struct Lane<J: Joint> {
-    coalescer: Coalescer<J>,
+    line: Arc<Line<J>>,
     open: bool,
 }
 
 impl<J: Joint> Lane<J> {
     async fn drive(mut self, store: Store) {
         loop {
-            let Some(group) = self.coalescer.queue().next() else {
+            let Some(group) = self.line.queue().next() else {
                 self.open = false;
                 return;
             };
+            let group = group.into_iter().map(|member| Lead::new(&self.line, member)).collect();
             let mut statement = Box::pin(serve(store.clone(), group));
             if store.clock.timeout(HELD_UP, &mut statement).await.is_err() {
                 store.database.spawn(statement);
@@ -131,63 +151,118 @@ impl<J: Joint> Lane<J> {
 impl<J: Joint> Drop for Lane<J> {
     fn drop(&mut self) {
         if self.open {
-            self.coalescer.queue().close_lane();
+            self.line.queue().close_lane();
+        }
+    }
+}
+
+/// One that was sent, and those that follow it.
+struct Lead<J: Joint> {
+    member: Member<J>,
+    followed: Followed<J>,
+}
+
+/// That others may follow the first of its sort, until this is gone.
+struct Followed<J: Joint> {
+    line: Arc<Line<J>>,
+    same: Option<u64>,
+}
+
+impl<J: Joint> Followed<J> {
+    /// Nobody follows it from now on; those that did.
+    fn over(&mut self) -> Vec<Member<J>> {
+        self.same.take().map(|same| self.line.queue().decided(same)).unwrap_or_default()
+    }
+}
+
+impl<J: Joint> Drop for Followed<J> {
+    fn drop(&mut self) {
+        // Not under the queue's lock.
+        drop(self.over());
+    }
+}
+
+impl<J: Joint> Lead<J> {
+    fn new(line: &Arc<Line<J>>, member: Member<J>) -> Self {
+        let followed = Followed { line: line.clone(), same: member.same };
+        Self { member, followed }
+    }
+
+    fn told(mut self, store: &Store, outcome: Result<J::Outcome, StoreError>) {
+        let followers = self.followed.over();
+        let Member { one, tell, .. } = self.member;
+        // A caller that gave up has no ear; what was done for it stands.
+        drop(tell.send(outcome));
+        if !followers.is_empty() {
+            store.database.spawn(tell_followers(store.clone(), one, followers));
         }
     }
 }
 
 /// Sends a group and tells each member its outcome.
-async fn serve<J: Joint>(store: Store, mut group: Vec<Member<J>>) {
+async fn serve<J: Joint>(store: Store, mut group: Vec<Lead<J>>) {
     metrics::counter!("oncekey_statements_total", "kind" => J::NAME).increment(1);
     metrics::counter!("oncekey_statement_members_total", "kind" => J::NAME)
         .increment(group.len() as u64);
     if group.len() == 1
-        && let Some(member) = group.pop()
+        && let Some(lead) = group.pop()
     {
-        return decide_alone(store, member).await;
+        return decide_alone(store, lead).await;
     }
-    let members: Arc<[Arc<J>]> = group.iter().map(|member| member.one.clone()).collect();
-    match J::together(store.clone(), members).await {
+    let members: Arc<[Arc<J>]> = group.iter().map(|lead| lead.member.one.clone()).collect();
+    match unless_it_panics::<J, _>(J::together(store.clone(), members)).await {
         Ok(outcomes) => {
             let mut outcomes = outcomes.into_iter();
-            for member in group {
+            for lead in group {
                 match outcomes.next().flatten() {
-                    Some(outcome) => member.told(Ok(outcome)),
-                    None => leave_alone(&store, member),
+                    Some(outcome) => lead.told(&store, Ok(outcome)),
+                    None => leave_alone(&store, lead),
                 }
             }
         }
         // Whether it took effect is not known: each member finds out about itself.
         Err(error) if error.is_unavailable() => {
-            for member in group {
-                member.told(Err(error.clone()));
+            for lead in group {
+                lead.told(&store, Err(error.clone()));
             }
         }
         Err(error) => {
             tracing::debug!(event = "group_split", kind = J::NAME, members = group.len(), %error, "each by itself");
-            for member in group {
-                leave_alone(&store, member);
+            for lead in group {
+                leave_alone(&store, lead);
             }
         }
     }
 }
 
 /// Decides a member by its own statement, beside what else goes on.
-fn leave_alone<J: Joint>(store: &Store, member: Member<J>) {
+fn leave_alone<J: Joint>(store: &Store, lead: Lead<J>) {
     metrics::counter!("oncekey_statement_members_left_total", "kind" => J::NAME).increment(1);
-    store.database.spawn(decide_alone(store.clone(), member));
+    store.database.spawn(decide_alone(store.clone(), lead));
 }
 
-async fn decide_alone<J: Joint>(store: Store, member: Member<J>) {
-    let outcome = J::alone(store, member.one.clone()).instrument(member.span.clone()).await;
-    member.told(outcome);
+async fn decide_alone<J: Joint>(store: Store, lead: Lead<J>) {
+    let alone = J::alone(store.clone(), lead.member.one.clone());
+    let outcome = unless_it_panics::<J, _>(alone).instrument(lead.member.span.clone()).await;
+    lead.told(&store, outcome);
 }
 
-impl<J: Joint> Member<J> {
-    fn told(self, outcome: Result<J::Outcome, StoreError>) {
-        // A caller that gave up has no ear; what was done for it stands.
-        drop(self.tell.send(outcome));
+/// One look for all that followed `first`.
+async fn tell_followers<J: Joint>(store: Store, first: Arc<J>, followers: Vec<Member<J>>) {
+    metrics::counter!("oncekey_statement_followers_total", "kind" => J::NAME)
+        .increment(followers.len() as u64);
+    let outcome = unless_it_panics::<J, _>(J::behind(store, first)).await;
+    for follower in followers {
+        drop(follower.tell.send(outcome.clone()));
     }
+}
+
+/// A panic of one member's making is its own: neither its neighbours' nor that of what waits behind them.
+async fn unless_it_panics<J: Joint, T>(
+    statement: BoxFuture<'static, Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let panicked = |_| StoreError::Bug(format!("a statement of kind {} panicked", J::NAME));
+    AssertUnwindSafe(statement).catch_unwind().await.map_err(panicked)?
 }
 
 /// A hash of what something is about.

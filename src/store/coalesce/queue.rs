@@ -1,7 +1,7 @@
 //! Who waits for the next statement, and who goes in it. No IO and no time: what is decided here can be
 //! tried without a database.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Most of one statement. Measured: sixteen at once cost PostgreSQL a fifth of what they cost one by one,
 /// sixty-four hardly less than sixteen, and all of them wait for the last.
@@ -12,10 +12,15 @@ pub(super) const MOST_BYTES: usize = 1 << 20;
 /// clients on two cores: with one lane an operation takes PostgreSQL 0.23 ms of CPU, with two from the start
 /// 0.36 ms, since groups are half as large.
 pub(super) const LANES: usize = 4;
+/// How many of those that wait are looked at for one group. More than these are only looked at where more
+/// than a thousand are about the same, and then each group would look at all of them.
+const LOOKED_AT: usize = 1_024;
 
 /// Something that waits.
 pub(super) struct Waiting<T> {
     pub what: T,
+    /// What it is, hashed, where a second one of it need not be sent at all: it follows the first.
+    pub same: Option<u64>,
     /// Of two that are about the same, one goes after the other. Hashes: two different things with one
     /// hash only wait for each other.
     pub about: [Option<u64>; 2],
@@ -25,6 +30,8 @@ pub(super) struct Waiting<T> {
 /// What waits, in the order of arrival, and how many statements are under way.
 pub(super) struct Queue<T> {
     waiting: VecDeque<Waiting<T>>,
+    /// By what they are: those that came while the first one was not decided.
+    followers: HashMap<u64, Vec<T>>,
     /// Of all that waits.
     bytes: usize,
     lanes: usize,
@@ -32,13 +39,21 @@ pub(super) struct Queue<T> {
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), bytes: 0, lanes: 0 }
+        Self { waiting: VecDeque::new(), followers: HashMap::new(), bytes: 0, lanes: 0 }
     }
 }
 
 impl<T> Queue<T> {
-    /// Adds one. `true`: a lane was opened for it, which the caller must drive.
+    /// Adds one. `true`: a lane was opened for it, which the caller must drive. Whoever is the first of
+    /// its sort is [`decided`](Self::decided) one day, whatever becomes of it.
     pub fn push(&mut self, one: Waiting<T>) -> bool {
+        if let Some(same) = one.same {
+            if let Some(followers) = self.followers.get_mut(&same) {
+                followers.push(one.what);
+                return false;
+            }
+            self.followers.insert(same, Vec::new());
+        }
         self.bytes = self.bytes.saturating_add(one.bytes);
         self.waiting.push_back(one);
         let many = self.waiting.len() >= MOST || self.bytes > MOST_BYTES;
@@ -57,7 +72,7 @@ impl<T> Queue<T> {
         about.extend(first.about.into_iter().flatten());
         let mut group = vec![first.what];
         let mut left = VecDeque::new();
-        while group.len() < MOST {
+        while group.len() < MOST && group.len() + left.len() < LOOKED_AT {
             let Some(one) = self.waiting.pop_front() else { break };
             let fits = bytes.saturating_add(one.bytes) <= MOST_BYTES;
             if !fits || one.about.into_iter().flatten().any(|it| about.contains(&it)) {
@@ -77,6 +92,12 @@ impl<T> Queue<T> {
         Some(group)
     }
 
+    /// The first one has its outcome: those that followed it, who are to be told. Whoever comes now is
+    /// a first one again.
+    pub fn decided(&mut self, same: u64) -> Vec<T> {
+        self.followers.remove(&same).unwrap_or_default()
+    }
+
     /// A lane ended without asking for more.
     pub fn close_lane(&mut self) {
         self.lanes = self.lanes.saturating_sub(1);
@@ -88,7 +109,7 @@ mod tests {
     use super::*;
 
     fn one(what: usize, about: [Option<u64>; 2], bytes: usize) -> Waiting<usize> {
-        Waiting { what, about, bytes }
+        Waiting { what, same: None, about, bytes }
     }
 
     fn all(queue: &mut Queue<usize>) -> Vec<Vec<usize>> {
@@ -131,6 +152,37 @@ mod tests {
         }
         // The third would fit, but the second, which is about the same, is before it.
         assert_eq!(all(&mut queue), [vec![0, 4], vec![1, 3], vec![2]]);
+    }
+
+    #[test]
+    fn a_second_of_the_same_follows_until_the_first_is_decided() {
+        let mut queue = Queue::default();
+        let same = |what, same| Waiting { same: Some(same), ..one(what, [None; 2], 1) };
+        assert!(queue.push(same(0, 7)));
+        assert!(!queue.push(same(1, 7)));
+        assert!(!queue.push(same(2, 8)));
+        assert_eq!(all(&mut queue), [vec![0, 2]]);
+        // Its statement is under way.
+        assert!(!queue.push(same(3, 7)));
+        assert_eq!(queue.next(), None);
+        assert_eq!((queue.decided(7), queue.decided(8)), (vec![1, 3], vec![]));
+        assert!(queue.push(same(4, 7)));
+        assert_eq!(all(&mut queue), [vec![4]]);
+    }
+
+    /// However many are about the same, a group costs no more than a thousand of them, and none is lost.
+    #[test]
+    fn a_crowd_about_the_same_is_not_looked_through_for_each_group() {
+        let mut queue = Queue::default();
+        for what in 0..LOOKED_AT + 10 {
+            queue.push(one(what, [Some(1), None], 1));
+        }
+        queue.push(one(LOOKED_AT + 10, [None; 2], 1));
+        let groups = all(&mut queue);
+        // Until they are few enough the last one is behind the crowd.
+        assert_eq!(groups[..11].concat(), (0..11).collect::<Vec<_>>());
+        assert_eq!(groups[11], [11, LOOKED_AT + 10]);
+        assert_eq!(groups.concat().len(), LOOKED_AT + 11);
     }
 
     #[test]
