@@ -159,6 +159,22 @@ pub async fn session(url: &str) -> Result<PgConnection, BenchError> {
     Ok(PgConnection::connect(url).await?)
 }
 
+/// How long the last so many calls to a provider took, in the middle, in milliseconds.
+pub async fn median_of_last_calls(
+    session: &mut PgConnection,
+    count: usize,
+) -> Result<f64, BenchError> {
+    let median = sqlx::query_scalar(
+        "select percentile_cont(0.5) within group (order by took)::float8 from (
+            select 1000 * extract(epoch from ended_at - started_at) as took from provider_calls
+            order by started_at desc limit $1) calls",
+    )
+    .bind(i64::try_from(count).unwrap_or(i64::MAX))
+    .fetch_one(session)
+    .await?;
+    Ok(median)
+}
+
 /// A store of so many connections, for setting up a database and for what is measured without HTTP.
 pub fn store(url: &str, clock: &Clock, pool_size: u32) -> Result<Store, BenchError> {
     let settings = StoreSettings {

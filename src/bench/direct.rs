@@ -6,7 +6,8 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
 use super::load::{self, Step, Worker};
-use super::report::{Contest, Report};
+use super::report::Report;
+use super::samples::Contest;
 use super::stage::Stage;
 use super::workload::{Question, TENANT, random_id};
 use super::{BenchError, POOL, Settings, database, seed};

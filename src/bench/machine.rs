@@ -5,6 +5,8 @@
 use std::fs;
 use std::time::Duration;
 
+use serde::Serialize;
+
 /// The kernel's unit of CPU time towards programs: 100 a second on every architecture that PostgreSQL
 /// packages exist for.
 const TICK: Duration = Duration::from_millis(10);
@@ -69,11 +71,29 @@ pub fn busy() -> Option<Duration> {
     Some(ticks(columns.iter().take(8).sum::<u64>() - idle))
 }
 
+/// Resident memory of a process.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Resident {
+    pub bytes: u64,
+    /// What of it is mapped from no file: the rest is the program itself, read as it is needed and dropped
+    /// when memory is short.
+    pub own_bytes: u64,
+}
+
 /// Resident memory of a process, in bytes.
 pub fn resident(pid: i32) -> Option<u64> {
+    memory(pid).map(|memory| memory.bytes)
+}
+
+/// How much memory a process has now.
+pub fn memory(pid: i32) -> Option<Resident> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+    let bytes = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let kilobytes = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+        Some(kilobytes * 1024)
+    };
+    Some(Resident { bytes: bytes("VmRSS:")?, own_bytes: bytes("RssAnon:")? })
 }
 
 /// Open files that this process, and each one it starts, may have.

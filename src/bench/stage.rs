@@ -7,7 +7,7 @@ use super::child::{Contestant, Start};
 use super::database::{Server, Target};
 use super::held::Held;
 use super::load::{self, Worker};
-use super::report::Sample;
+use super::samples::Sample;
 use super::workload::{Door, TENANT};
 use super::{BenchError, Settings, database, machine};
 use crate::clock::Clock;
@@ -180,7 +180,8 @@ impl Stage {
             wal_bytes: (after.wal_bytes - before.wal_bytes) as f64 / operations,
             page_image_bytes: images.map(|bytes| bytes as f64 / operations),
             foreign_cpus: foreign(&before, &after, load.elapsed),
-            resident_bytes: contestant.and_then(|contestant| machine::resident(contestant.pid)),
+            call_p50_ms: None,
+            resident: contestant.and_then(|contestant| machine::memory(contestant.pid)),
         })
     }
 
