@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::{delete, get, post};
+use tower::ServiceBuilder;
 use tower_http::decompression::RequestDecompressionLayer;
 
 pub use server::{ServerSettings, serve};
@@ -67,9 +68,13 @@ pub fn router(http: Http) -> Router {
         .route("/docs", get(openapi::get_docs))
         .fallback(fallback::not_found)
         .method_not_allowed_fallback(fallback::method_not_allowed)
-        .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
-        .layer(axum::middleware::map_request(body::name_encoding))
-        .layer(axum::middleware::from_fn_with_state(http.clone(), linger::hear_out))
-        .layer(axum::middleware::from_fn_with_state(http.clone(), request_id::mark))
+        // One layer of four: each that a router is given by itself is boxed, and cloned with every request.
+        .layer(
+            ServiceBuilder::new()
+                .layer(axum::middleware::from_fn_with_state(http.clone(), request_id::mark))
+                .layer(axum::middleware::from_fn_with_state(http.clone(), linger::hear_out))
+                .layer(axum::middleware::map_request(body::name_encoding))
+                .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true)),
+        )
         .with_state(http)
 }

@@ -53,8 +53,10 @@ impl Simulated {
         for token in whole.split_inclusive(' ').take(limit) {
             if told > 0 && self.tokens_per_second > 0 {
                 // From the beginning, so that many short sleeps do not add up their lateness.
-                let due = Duration::from_secs(1) / self.tokens_per_second * told;
-                self.clock.sleep_until(began + due).await;
+                let due = began + Duration::from_secs(1) / self.tokens_per_second * told;
+                if due > self.clock.now() {
+                    self.clock.sleep_until(due).await;
+                }
             }
             on_delta(token);
             text.push_str(token);

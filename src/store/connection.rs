@@ -9,14 +9,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, PgConnection};
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use super::error::StoreError;
 use super::pool::Pool;
-use crate::clock::Clock;
+use crate::clock::{BoxFuture, Clock};
 
 /// A statement that has not answered by then never will: its connection is closed.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
@@ -51,7 +52,8 @@ impl Database {
         self.run_within(STATEMENT_LIMIT, name, work).await
     }
 
-    /// The same, not repeated: what is done after a conflict is the caller's decision.
+    /// The same, not repeated: what is done after a conflict is the caller's decision. For statements of
+    /// many operations, a hundred kilobytes and more, which the connection does not keep room for.
     pub(super) async fn run_once_only<T, F>(
         &self,
         name: &'static str,
@@ -62,13 +64,29 @@ impl Database {
         F: for<'c> Fn(&'c mut PgConnection) -> Work<'c, T> + Send + Sync + 'static,
     {
         let this = self.clone();
-        let task = self.tasks.spawn(async move { this.run_once(STATEMENT_LIMIT, &work).await });
-        task.await.unwrap_or_else(|_| Err(StoreError::Bug(format!("{name} panicked"))))
+        let once = async move {
+            this.run_once(STATEMENT_LIMIT, &work, PgConnection::shrink_buffers).await
+        };
+        self.outliving(name, once).await
     }
 
     /// Runs something that is made of transactions to its end, before the pool is closed.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(work);
+        // One kind of task for all: for each kind that is spawned the runtime has its own ten kilobytes of
+        // machine code.
+        let task: BoxFuture<'static, ()> = Box::pin(work);
+        self.tasks.spawn(task);
+    }
+
+    /// Runs it in a task that goes on where its caller is dropped.
+    async fn outliving<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (tell, told) = oneshot::channel();
+        self.spawn(async move { drop(tell.send(work.await)) });
+        told.await.unwrap_or_else(|_| Err(StoreError::Bug(format!("{name} panicked"))))
     }
 
     /// The same for work that may take up to `limit`; it sets its own `statement_timeout`.
@@ -86,7 +104,7 @@ impl Database {
         let whole = async move {
             let mut repeats = 0;
             loop {
-                match this.run_once(limit, &work).await {
+                match this.run_once(limit, &work, |_| ()).await {
                     Err(error) if error.is_conflict() && repeats < CONFLICT_REPEATS => {
                         repeats += 1;
                         tracing::info!(
@@ -102,11 +120,16 @@ impl Database {
             }
         };
         // What it logs is its caller's, though the task is not.
-        let task = self.tasks.spawn(whole.in_current_span());
-        task.await.unwrap_or_else(|_| Err(StoreError::Bug(format!("{name} panicked"))))
+        self.outliving(name, whole.in_current_span()).await
     }
 
-    async fn run_once<T, F>(&self, limit: Duration, work: &F) -> Result<T, StoreError>
+    /// `after`: what a connection needs before it goes back.
+    async fn run_once<T, F>(
+        &self,
+        limit: Duration,
+        work: &F,
+        after: fn(&mut PgConnection),
+    ) -> Result<T, StoreError>
     where
         F: for<'c> Fn(&'c mut PgConnection) -> Work<'c, T>,
     {
@@ -116,7 +139,10 @@ impl Database {
             .unwrap_or_else(|_| Err(StoreError::unavailable("a statement did not answer in time")));
         match &outcome {
             Err(error) if error.is_unavailable() => self.pool.doubt(),
-            _ => connection.give_back().await,
+            _ => {
+                after(&mut connection);
+                connection.give_back().await;
+            }
         }
         outcome
     }

@@ -76,7 +76,9 @@ impl managed::Manager for Sessions {
         let deadline = self.clock.now() + TAKE_LIMIT;
         let (mut pause, longest) = PAUSES;
         loop {
-            let error = match self.clock.until(deadline, session::open(&self.options)).await {
+            // Boxed, since it is seldom run and large: 25 kB that each statement would carry about.
+            let opening = Box::pin(session::open(&self.options));
+            let error = match self.clock.until(deadline, opening).await {
                 Ok(Ok(connection)) => {
                     let now = self.clock.now();
                     return Ok(Pooled { connection, opened: now, rests_from: now });
@@ -200,7 +202,8 @@ impl DerefMut for Loan {
 
 /// Whether the other end answers, having taken in all that was meant for it.
 async fn stands(clock: &Clock, connection: &mut PgConnection) -> bool {
-    matches!(clock.timeout(ASK_LIMIT, connection.ping()).await, Ok(Ok(())))
+    // Boxed like the opening of a session: hardly ever run, and carried about by each statement.
+    matches!(clock.timeout(ASK_LIMIT, Box::pin(connection.ping())).await, Ok(Ok(())))
 }
 
 /// Whether a server that cannot be reached may be a moment before it can.
