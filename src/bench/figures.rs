@@ -52,6 +52,15 @@ pub fn ratios(scenarios: &[Scenario], rows: u64) -> Vec<Figure> {
         let aim = if clients == 64 { Aim::AtLeast(0.18) } else { Aim::None };
         ratios.extend(ratio(scenarios, name, both, rate, aim));
     }
+    // Both wait for the same timer, which is late for both.
+    let [new, bare] =
+        [Contest::NewDelayed, Contest::BareDelayed].map(|contest| samples(scenarios, contest, 1));
+    let beyond = new.iter().zip(bare).filter_map(|(new, bare)| {
+        let call = new.call_p50_ms?;
+        Some((new.p50_ms - call) / (bare.p50_ms - call))
+    });
+    let name = "p50 beyond a provider's 20 ms / of the bare handler".to_owned();
+    ratios.extend(Figure::of(name, beyond, Aim::None));
     let few = Contest::ClaimFewRows;
     for (name, of, to, aim) in [
         (format!("{rows} rows / few"), Contest::ClaimManyRows, few, Aim::AtMost(1.2)),

@@ -1,7 +1,7 @@
 //! The bare handlers: what the same work costs where nothing is promised but the one thing asked.
 //!
 //! `/commit` claims a key with one insert and writes the outcome (record, two turns, receipt, event)
-//! with one statement; `/select` reads a stored answer; `/forward` hands a provider's stream on, byte by
+//! with one statement, with the provider's 20 ms between them for the model that has them; `/select` reads a stored answer; `/forward` hands a provider's stream on, byte by
 //! byte. They take the same JSON as the service, with the same libraries and the same number of
 //! connections. What they lack is what the service is for:
 //! API keys, a hash of the meaning, leases, fences, heartbeats, takeovers, partitions, retries,
@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use super::paced::prompt;
-use super::workload::TENANT;
+use super::workload::{DELAY, DELAYED, TENANT};
 use super::{BenchError, direct};
 use crate::clock::Clock;
 
@@ -141,6 +141,9 @@ async fn try_commit(bare: &Bare, key: Uuid, asked: &Asked) -> Result<Vec<u8>, Be
     .await?;
     if claimed.rows_affected() == 0 {
         return Err(BenchError::failed("the key is taken"));
+    }
+    if asked.model == DELAYED {
+        bare.clock.sleep(DELAY).await;
     }
     let content = format!("This is a simulated answer to message 1, which says: {}", asked.message);
     let (input, output) = (words(&asked.message), words(&content));

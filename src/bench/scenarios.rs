@@ -14,7 +14,7 @@ use super::load::{self, Worker};
 use super::report::Report;
 use super::samples::Contest;
 use super::stage::Stage;
-use super::workload::{Client, Door, Question, Questions};
+use super::workload::{Client, DELAYED, Door, Question, Questions};
 use super::{BenchError, CONCURRENCIES, Settings, database, machine, seed};
 
 /// Stored answers that are told again in turn.
@@ -39,10 +39,11 @@ struct Ready<'a> {
 }
 
 /// What is contended, in the order of a round.
-const ROUND: [Contest; 9] = [
+const ROUND: [Contest; 10] = [
     Contest::Floor,
     Contest::BareCommit,
     Contest::New,
+    Contest::BareDelayed,
     Contest::NewDelayed,
     Contest::Talk,
     Contest::BareSelect,
@@ -66,7 +67,12 @@ pub async fn rounds(
         for contest in ROUND {
             for clients in CONCURRENCIES {
                 // One size is enough where nothing is compared by size.
-                if matches!(contest, Contest::Takeover | Contest::Talk) && clients != 16 {
+                let only = match contest {
+                    Contest::Takeover | Contest::Talk => Some(16),
+                    Contest::BareDelayed => Some(1),
+                    _ => None,
+                };
+                if only.is_some_and(|only| only != clients) {
                     continue;
                 }
                 let (workers, contestant) = ready.workers(contest, clients).await?;
@@ -154,7 +160,8 @@ impl<'a> Ready<'a> {
         clients: usize,
     ) -> Result<(Vec<Box<dyn Worker>>, Option<&Contestant>), BenchError> {
         let clock = self.stage.clock.clone();
-        let model = if contest == Contest::NewDelayed { "delayed" } else { "default" };
+        let delayed = matches!(contest, Contest::NewDelayed | Contest::BareDelayed);
+        let model = if delayed { DELAYED } else { "default" };
         let new = Questions::New { clock: clock.clone(), model };
         let committed = self.stage.door(&self.service, 200, false);
         let (door, questions) = match contest {
@@ -162,7 +169,7 @@ impl<'a> Ready<'a> {
                 let worker = |_| Floor::worker(&self.floor, &clock);
                 return Ok(((0..clients).map(worker).collect(), None));
             }
-            Contest::BareCommit => (self.bare_door("/commit"), new),
+            Contest::BareCommit | Contest::BareDelayed => (self.bare_door("/commit"), new),
             Contest::BareSelect => {
                 (self.bare_door("/select"), Questions::Again(self.bare_stored.clone()))
             }
@@ -184,7 +191,8 @@ impl<'a> Ready<'a> {
                 return Err(BenchError::failed("claims alone are measured elsewhere"));
             }
         };
-        let bare = matches!(contest, Contest::BareCommit | Contest::BareSelect);
+        let bare =
+            matches!(contest, Contest::BareCommit | Contest::BareDelayed | Contest::BareSelect);
         let contestant = if bare { &self.bare } else { &self.service };
         Ok((over_http(door, &questions, clients).await?, Some(contestant)))
     }

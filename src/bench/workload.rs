@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -18,6 +19,9 @@ use crate::domain::chat::ChatRequest;
 
 /// Whose operations are measured.
 pub const TENANT: &str = "bench";
+/// The model whose answers take [`DELAY`].
+pub const DELAYED: &str = "delayed";
+pub const DELAY: Duration = Duration::from_millis(20);
 const MESSAGE: &str =
     "What is an idempotency key, and who has to make it up? In one sentence, please.";
 

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const SCENARIOS: [(&str, &[u64]); 14] = [
+const SCENARIOS: [(&str, &[u64]); 15] = [
     ("claim_few_partitions", &[1]),
     ("claim_few_rows", &[1]),
     ("claim_many_rows", &[1]),
@@ -13,6 +13,7 @@ const SCENARIOS: [(&str, &[u64]); 14] = [
     ("claim_many_no_images", &[1]),
     ("floor", &[1, 16, 64]),
     ("bare_commit", &[1, 16, 64]),
+    ("bare_delayed", &[1]),
     ("new", &[1, 16, 64]),
     ("new_delayed", &[1, 16, 64]),
     ("talk", &[16]),
@@ -68,6 +69,8 @@ fn a_run_measures_every_scenario_and_leaves_nothing_behind() {
         "floor: one row, one commit",
         "takeover",
         "rate of replays",
+        "p50 beyond a provider's 20 ms / of the bare handler",
+        "PostgreSQL's CPU of a new operation",
         "waiting: 20 clients",
         "bare handler: forward",
         "CPU of a delivered delta",
