@@ -74,19 +74,30 @@ impl Store {
     /// Claims a key that may or may not be known. One round trip where it is new and its
     /// conversation free; a poll that finds the key taken or the conversation busy writes nothing.
     pub async fn claim(&self, new: NewClaim) -> Result<ClaimOutcome, StoreError> {
-        let new = Arc::new(new);
         let mut answer_lost = false;
+        match self.claim_rounds(&Arc::new(new), &mut answer_lost).await {
+            // Whatever was found out since: what the first statement did is not known.
+            Err(error) if answer_lost && !error.is_in_doubt() => {
+                Err(StoreError::unavailable(error.to_string()))
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// `answer_lost` is set where a statement was sent that nothing was heard of.
+    async fn claim_rounds(
+        &self,
+        new: &Arc<NewClaim>,
+        answer_lost: &mut bool,
+    ) -> Result<ClaimOutcome, StoreError> {
         for _ in 0..ROUNDS {
-            match self.claim_round(&new).await {
+            match self.claim_round(new).await {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => {}
                 Err(StoreError::PartitionMissing) => self.ensure_partition_of_today().await?,
                 // Once, on another connection: a claim whose answer was lost must not stay behind
                 // without a run.
-                Err(error) if error.is_in_doubt() && !answer_lost => answer_lost = true,
-                Err(StoreError::NotSent(text)) if answer_lost => {
-                    return Err(StoreError::Unavailable(text));
-                }
+                Err(error) if error.is_in_doubt() && !*answer_lost => *answer_lost = true,
                 Err(error) => return Err(error),
             }
         }

@@ -67,7 +67,9 @@ impl Database {
         let once = async move {
             this.run_once(STATEMENT_LIMIT, &work, PgConnection::shrink_buffers).await
         };
-        self.outliving(name, once).await
+        let outcome = self.outliving(once).await;
+        // What became of so many is not known, and each can find out about itself.
+        outcome.unwrap_or_else(|| Err(StoreError::unavailable(format!("{name} panicked"))))
     }
 
     /// Runs something that is made of transactions to its end, before the pool is closed.
@@ -78,15 +80,14 @@ impl Database {
         self.tasks.spawn(task);
     }
 
-    /// Runs it in a task that goes on where its caller is dropped.
+    /// Runs it in a task that goes on where its caller is dropped. `None`: it panicked.
     async fn outliving<T: Send + 'static>(
         &self,
-        name: &'static str,
-        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
         let (tell, told) = oneshot::channel();
         self.spawn(async move { drop(tell.send(work.await)) });
-        told.await.unwrap_or_else(|_| Err(StoreError::Bug(format!("{name} panicked"))))
+        told.await.ok()
     }
 
     /// The same for work that may take up to `limit`; it sets its own `statement_timeout`.
@@ -120,7 +121,8 @@ impl Database {
             }
         };
         // What it logs is its caller's, though the task is not.
-        self.outliving(name, whole.in_current_span()).await
+        let outcome = self.outliving(whole.in_current_span()).await;
+        outcome.unwrap_or_else(|| Err(StoreError::Bug(format!("{name} panicked"))))
     }
 
     /// `after`: what a connection needs before it goes back.

@@ -13,6 +13,7 @@ use crate::domain::record::Record;
 
 impl Joint for Asked {
     type Outcome = Option<(KnownKey, Option<Record>)>;
+    type Same = ();
     const NAME: &'static str = "arrival";
 
     fn about(&self) -> [Option<u64>; 2] {

@@ -9,28 +9,31 @@
 
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::super::claim::{Claim, FirstSight, NewClaim};
 use super::super::first_claim::REFUSED_AFTER;
 use super::super::{Store, StoreError};
 use super::{Joint, LOCK_LIMIT, about, of_group};
 use crate::clock::BoxFuture;
-use crate::domain::ids::{ConversationId, Subject};
+use crate::domain::ids::{ConversationId, Subject, TenantId};
 
 /// Beside its texts.
 const FIXED_BYTES: usize = 256;
 
 impl Joint for NewClaim {
     type Outcome = FirstSight;
+    type Same = (TenantId, Uuid);
     const NAME: &'static str = "claim";
 
     /// A key is won by one, and the others are told of its record.
-    fn same(&self) -> Option<u64> {
-        about((&self.tenant, self.key.id))
+    fn same(&self) -> Option<Self::Same> {
+        Some((self.tenant.clone(), self.key.id))
     }
 
     fn about(&self) -> [Option<u64>; 2] {
         let talk = self.conversation_id.as_ref().and_then(|id| about((&self.tenant, id)));
-        [self.same(), talk]
+        [about((&self.tenant, self.key.id)), talk]
     }
 
     fn bytes(&self) -> usize {
@@ -181,15 +184,15 @@ impl Joint for NewClaim {
 struct Columns<'a> {
     place: Vec<i32>,
     tenant: Vec<&'a str>,
-    key: Vec<uuid::Uuid>,
+    key: Vec<Uuid>,
     conversation: Vec<Option<&'a str>>,
     subject: Vec<Option<&'a str>>,
-    operation: Vec<uuid::Uuid>,
+    operation: Vec<Uuid>,
     key_source: Vec<&'a str>,
     key_text: Vec<Option<&'a str>>,
     endpoint: Vec<&'a str>,
     hash: Vec<&'a [u8]>,
-    request: Vec<uuid::Uuid>,
+    request: Vec<Uuid>,
 }
 
 impl<'a> Columns<'a> {

@@ -31,6 +31,7 @@ const CALL_BYTES: usize = 256;
 
 impl Joint for ChatCommit {
     type Outcome = CommitOutcome;
+    type Same = ();
     const NAME: &'static str = "commit";
 
     fn about(&self) -> [Option<u64>; 2] {

@@ -20,6 +20,8 @@ enum Does {
     Waits,
     PanicsInAGroup,
     PanicsAlways,
+    /// What it left behind cannot be looked up.
+    LeavesNothingToSee,
 }
 
 struct Fake {
@@ -40,6 +42,7 @@ struct Seen {
 
 impl Joint for Fake {
     type Outcome = String;
+    type Same = u64;
     const NAME: &'static str = "fake";
 
     fn same(&self) -> Option<u64> {
@@ -80,6 +83,9 @@ impl Joint for Fake {
     fn behind(_: Store, first: Arc<Self>) -> BoxFuture<'static, Result<String, StoreError>> {
         Box::pin(async move {
             first.line.behind.fetch_add(1, Ordering::Relaxed);
+            if first.does == Does::LeavesNothingToSee {
+                return Err(StoreError::unavailable("no connection was free in time"));
+            }
             Ok(format!("behind {}", first.name))
         })
     }
@@ -87,6 +93,7 @@ impl Joint for Fake {
 
 /// Lanes over a store that nobody asks anything; its time stands.
 struct Lanes {
+    clock: ManualClock,
     store: Store,
     coalescer: Arc<Coalescer<Fake>>,
     seen: Arc<Seen>,
@@ -102,9 +109,9 @@ impl Lanes {
             liveness: LivenessRules { stale_after: Duration::ZERO, grace: Duration::ZERO },
             clock_offset: Duration::ZERO,
         };
-        let clock = ManualClock::new(Clock::system().utc_now()).clock();
-        let store = Store::new(settings, clock).unwrap();
-        Self { store, coalescer: Arc::default(), seen: Arc::default() }
+        let clock = ManualClock::new(Clock::system().utc_now());
+        let store = Store::new(settings, clock.clock()).unwrap();
+        Self { clock, store, coalescer: Arc::default(), seen: Arc::default() }
     }
 
     /// Hands one in, after those before it.
@@ -132,23 +139,20 @@ async fn text(told: tokio::task::JoinHandle<Result<String, StoreError>>) -> Stri
     told.await.unwrap().unwrap_or_else(|error| error.to_string())
 }
 
+/// How far a group came that panicked is not known: each of it is left to find out, and the lane goes on.
 #[tokio::test]
-async fn a_panic_in_a_group_is_nobody_elses() {
-    for (does, own) in [
-        (Does::PanicsInAGroup, "2 alone"),
-        (Does::PanicsAlways, "the database refused a statement: a statement of kind fake panicked"),
-    ] {
-        let lanes = Lanes::new();
-        let first = lanes.under_way().await;
-        let good = lanes.hand_in(1, Does::Nothing).await;
-        let bad = lanes.hand_in(2, does).await;
-        lanes.seen.go.notify_one();
-        assert_eq!(text(first).await, "0 alone");
-        assert_eq!((text(good).await, text(bad).await), ("1 alone".to_owned(), own.to_owned()));
-        // The lane goes on.
-        assert_eq!(text(lanes.hand_in(3, Does::Nothing).await).await, "3 alone");
-        assert_eq!(lanes.seen.groups.load(Ordering::Relaxed), 1);
+async fn a_panic_in_a_group_leaves_each_to_find_out_and_the_lane_goes_on() {
+    let lanes = Lanes::new();
+    let first = lanes.under_way().await;
+    let members =
+        [lanes.hand_in(1, Does::Nothing).await, lanes.hand_in(2, Does::PanicsInAGroup).await];
+    lanes.seen.go.notify_one();
+    assert_eq!(text(first).await, "0 alone");
+    for member in members {
+        assert!(member.await.unwrap().is_err_and(|error| error.is_in_doubt()));
     }
+    assert_eq!(text(lanes.hand_in(3, Does::Nothing).await).await, "3 alone");
+    assert_eq!(lanes.seen.groups.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
@@ -170,28 +174,63 @@ async fn what_waits_behind_a_lone_panic_is_sent() {
 
 /// Whoever comes while one of the same waits or is under way is not sent, and all of them are one look.
 #[tokio::test]
-async fn those_that_follow_are_one_look_whatever_becomes_of_the_first() {
-    for does in [Does::Nothing, Does::PanicsAlways] {
+async fn those_that_follow_are_one_look() {
+    let lanes = Lanes::new();
+    let first = lanes.under_way().await;
+    let lead = lanes.hand_in(1, Does::Nothing).await;
+    let mut followers = Vec::new();
+    for _ in 0..10 {
+        followers.push(lanes.hand_in(1, Does::Nothing).await);
+    }
+    let of_the_first = lanes.hand_in(0, Does::Nothing).await;
+    lanes.seen.go.notify_one();
+    text(first).await;
+    assert_eq!(text(lead).await, "1 alone");
+    for follower in followers {
+        assert_eq!(text(follower).await, "behind 1");
+    }
+    assert_eq!(text(of_the_first).await, "behind 0");
+    assert_eq!(lanes.seen.alone.load(Ordering::Relaxed), 2);
+    assert_eq!(lanes.seen.behind.load(Ordering::Relaxed), 2);
+    // With the first decided, the next one is a first again.
+    assert_eq!(text(lanes.hand_in(1, Does::Nothing).await).await, "1 alone");
+}
+
+/// What the first is refused with is its own affair, and so is a look that failed: each that followed is
+/// sent by itself.
+#[tokio::test]
+async fn those_behind_a_failure_are_sent_by_themselves() {
+    for (does, lead_hears) in
+        [(Does::PanicsAlways, "panicked"), (Does::LeavesNothingToSee, "1 alone")]
+    {
         let lanes = Lanes::new();
         let first = lanes.under_way().await;
         let lead = lanes.hand_in(1, does).await;
-        let mut followers = Vec::new();
-        for _ in 0..10 {
-            followers.push(lanes.hand_in(1, Does::Nothing).await);
-        }
-        let of_the_first = lanes.hand_in(0, Does::Nothing).await;
+        let followers =
+            [lanes.hand_in(1, Does::Nothing).await, lanes.hand_in(1, Does::Nothing).await];
         lanes.seen.go.notify_one();
         text(first).await;
-        text(lead).await;
+        let heard = text(lead).await;
+        assert!(heard.contains(lead_hears), "{heard}");
         for follower in followers {
-            assert_eq!(text(follower).await, "behind 1");
+            assert_eq!(text(follower).await, "1 alone");
         }
-        assert_eq!(text(of_the_first).await, "behind 0");
-        assert_eq!(lanes.seen.alone.load(Ordering::Relaxed), 2);
-        assert_eq!(lanes.seen.behind.load(Ordering::Relaxed), 2);
-        // With the first decided, the next one is a first again.
-        assert_eq!(text(lanes.hand_in(1, Does::Nothing).await).await, "1 alone");
     }
+}
+
+/// A first that does not come back is not waited for without end.
+#[tokio::test]
+async fn a_follower_has_its_patience() {
+    let lanes = Lanes::new();
+    let first = lanes.under_way().await;
+    let follower = lanes.hand_in(0, Does::Nothing).await;
+    lanes.clock.until_sleeping_for(PATIENCE).await;
+    assert!(!follower.is_finished());
+    lanes.clock.advance(PATIENCE);
+    assert_eq!(text(follower).await, "0 alone");
+    assert!(!first.is_finished());
+    lanes.seen.go.notify_one();
+    assert_eq!(text(first).await, "0 alone");
 }
 
 /// Whom nobody waits for any more is decided all the same, and so are those behind it.

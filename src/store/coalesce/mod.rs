@@ -25,33 +25,39 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span};
 
-use self::queue::{Queue, Waiting};
+use self::queue::{Pushed, Queue, Waiting};
 use super::Store;
 use super::api_keys::Asked;
 use super::claim::NewClaim;
 use super::commit::ChatCommit;
 use super::error::StoreError;
-use crate::clock::BoxFuture;
+use crate::clock::{BoxFuture, Elapsed};
 
 /// How long what waits is held up by a statement that waits for somebody else's lock: then the next one is
 /// sent beside it. A statement of a group gives up by itself after this time.
 const HELD_UP: Duration = Duration::from_millis(250);
-/// The same as the server takes it.
+/// How long one follows another: the first may wait for a lock for longer, and each follower would wait
+/// for it once more afterwards.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// `HELD_UP` as the server takes it.
 const LOCK_LIMIT: &str = "250ms";
 
 /// What can travel together.
 pub(super) trait Joint: Send + Sync + Sized + 'static {
     type Outcome: Clone + Send + 'static;
+    /// What it is, exactly: nobody is told of another's.
+    type Same: Clone + Eq + Hash + Send;
     /// In metrics.
     const NAME: &'static str;
 
-    /// What it is, hashed, where of two at once only the first need be sent: the second is told what the
-    /// first one left [`behind`](Self::behind). Two different things with one hash must be no harm.
-    fn same(&self) -> Option<u64> {
+    /// What it is, where of two at once only the first need be sent: the second is told what the first one
+    /// left [`behind`](Self::behind).
+    fn same(&self) -> Option<Self::Same> {
         None
     }
 
-    /// What at most one member of a group may be about, hashed.
+    /// What at most one member of a group may be about, hashed: two different things with one hash only wait
+    /// for each other.
     fn about(&self) -> [Option<u64>; 2];
 
     /// About as large as its statement is.
@@ -88,17 +94,16 @@ pub(super) struct Coalescers {
 /// One that waits for its outcome.
 struct Member<J: Joint> {
     one: Arc<J>,
-    same: Option<u64>,
     tell: oneshot::Sender<Result<J::Outcome, StoreError>>,
     /// Its lines are its caller's.
     span: Span,
 }
 
 /// What waits and what is under way, of one kind.
-struct Line<J: Joint>(Mutex<Queue<Member<J>>>);
+struct Line<J: Joint>(Mutex<Queue<Member<J>, J::Same>>);
 
 impl<J: Joint> Line<J> {
-    fn queue(&self) -> MutexGuard<'_, Queue<Member<J>>> {
+    fn queue(&self) -> MutexGuard<'_, Queue<Member<J>, J::Same>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,12 +122,21 @@ impl<J: Joint> Coalescer<J> {
     pub async fn submit(&self, store: &Store, one: Arc<J>) -> Result<J::Outcome, StoreError> {
         let (tell, told) = oneshot::channel();
         let (same, about, bytes) = (one.same(), one.about(), one.bytes());
-        let member = Member { one, same, tell, span: Span::current() };
-        if self.0.queue().push(Waiting { what: member, same, about, bytes }) {
-            let lane = Lane { line: self.0.clone(), open: true };
-            store.database.spawn(lane.drive(store.clone()));
-        }
-        told.await.unwrap_or_else(|_| Err(StoreError::Bug(format!("a {} got lost", J::NAME))))
+        let member = Member { one: one.clone(), tell, span: Span::current() };
+        let pushed = self.0.queue().push(Waiting { what: member, same, about, bytes });
+        let told = match pushed {
+            Pushed::OpensLane => {
+                let lane = Lane { line: self.0.clone(), open: true };
+                store.database.spawn(lane.drive(store.clone()));
+                told.await
+            }
+            Pushed::Waits => told.await,
+            Pushed::Follows => match store.clock.timeout(PATIENCE, told).await {
+                Ok(told) => told,
+                Err(Elapsed) => return J::alone(store.clone(), one).await,
+            },
+        };
+        told.unwrap_or_else(|_| Err(StoreError::Bug(format!("a {} got lost", J::NAME))))
     }
 }
 
@@ -165,13 +179,13 @@ struct Lead<J: Joint> {
 /// That others may follow the first of its sort, until this is gone.
 struct Followed<J: Joint> {
     line: Arc<Line<J>>,
-    same: Option<u64>,
+    same: Option<J::Same>,
 }
 
 impl<J: Joint> Followed<J> {
     /// Nobody follows it from now on; those that did.
     fn over(&mut self) -> Vec<Member<J>> {
-        self.same.take().map(|same| self.line.queue().decided(same)).unwrap_or_default()
+        self.same.take().map(|same| self.line.queue().decided(&same)).unwrap_or_default()
     }
 }
 
@@ -184,17 +198,29 @@ impl<J: Joint> Drop for Followed<J> {
 
 impl<J: Joint> Lead<J> {
     fn new(line: &Arc<Line<J>>, member: Member<J>) -> Self {
-        let followed = Followed { line: line.clone(), same: member.same };
+        let followed = Followed { line: line.clone(), same: member.one.same() };
         Self { member, followed }
+    }
+
+    /// One that nobody follows.
+    fn alone(line: &Arc<Line<J>>, member: Member<J>) -> Self {
+        Self { member, followed: Followed { line: line.clone(), same: None } }
     }
 
     fn told(mut self, store: &Store, outcome: Result<J::Outcome, StoreError>) {
         let followers = self.followed.over();
         let Member { one, tell, .. } = self.member;
+        let line = self.followed.line.clone();
+        let stands = outcome.is_ok();
         // A caller that gave up has no ear; what was done for it stands.
         drop(tell.send(outcome));
-        if !followers.is_empty() {
-            store.database.spawn(tell_followers(store.clone(), one, followers));
+        if stands && !followers.is_empty() {
+            store.database.spawn(tell_followers(store.clone(), line, one, followers));
+        } else {
+            // What the first was refused with is its own affair.
+            for follower in followers {
+                leave_alone(store, Lead::alone(&line, follower));
+            }
         }
     }
 }
@@ -210,7 +236,10 @@ async fn serve<J: Joint>(store: Store, mut group: Vec<Lead<J>>) {
         return decide_alone(store, lead).await;
     }
     let members: Arc<[Arc<J>]> = group.iter().map(|lead| lead.member.one.clone()).collect();
-    match unless_it_panics::<J, _>(J::together(store.clone(), members)).await {
+    let together = AssertUnwindSafe(J::together(store.clone(), members)).catch_unwind().await;
+    // How far it had come by then is not known either.
+    match together.unwrap_or_else(|_| Err(StoreError::unavailable("a group's statement panicked")))
+    {
         Ok(outcomes) => {
             let mut outcomes = outcomes.into_iter();
             for lead in group {
@@ -243,26 +272,29 @@ fn leave_alone<J: Joint>(store: &Store, lead: Lead<J>) {
 
 async fn decide_alone<J: Joint>(store: Store, lead: Lead<J>) {
     let alone = J::alone(store.clone(), lead.member.one.clone());
-    let outcome = unless_it_panics::<J, _>(alone).instrument(lead.member.span.clone()).await;
-    lead.told(&store, outcome);
+    let alone = AssertUnwindSafe(alone.instrument(lead.member.span.clone())).catch_unwind().await;
+    // Its own affair, and none of what waits behind it.
+    let panicked = |_| Err(StoreError::Bug(format!("a {} panicked", J::NAME)));
+    lead.told(&store, alone.unwrap_or_else(panicked));
 }
 
-/// One look for all that followed `first`.
-async fn tell_followers<J: Joint>(store: Store, first: Arc<J>, followers: Vec<Member<J>>) {
+/// One look for all that followed `first`; where that fails, each is decided by itself.
+async fn tell_followers<J: Joint>(
+    store: Store,
+    line: Arc<Line<J>>,
+    first: Arc<J>,
+    followers: Vec<Member<J>>,
+) {
     metrics::counter!("oncekey_statement_followers_total", "kind" => J::NAME)
         .increment(followers.len() as u64);
-    let outcome = unless_it_panics::<J, _>(J::behind(store, first)).await;
+    let span = followers.first().map_or_else(Span::none, |follower| follower.span.clone());
+    let outcome = J::behind(store.clone(), first).instrument(span).await;
     for follower in followers {
-        drop(follower.tell.send(outcome.clone()));
+        match &outcome {
+            Ok(outcome) => drop(follower.tell.send(Ok(outcome.clone()))),
+            Err(_) => leave_alone(&store, Lead::alone(&line, follower)),
+        }
     }
-}
-
-/// A panic of one member's making is its own: neither its neighbours' nor that of what waits behind them.
-async fn unless_it_panics<J: Joint, T>(
-    statement: BoxFuture<'static, Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let panicked = |_| StoreError::Bug(format!("a statement of kind {} panicked", J::NAME));
-    AssertUnwindSafe(statement).catch_unwind().await.map_err(panicked)?
 }
 
 /// A hash of what something is about.

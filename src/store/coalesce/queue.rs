@@ -2,6 +2,7 @@
 //! tried without a database.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::Hash;
 
 /// Most of one statement. Measured: sixteen at once cost PostgreSQL a fifth of what they cost one by one,
 /// sixty-four hardly less than sixteen, and all of them wait for the last.
@@ -12,54 +13,65 @@ pub(super) const MOST_BYTES: usize = 1 << 20;
 /// clients on two cores: with one lane an operation takes PostgreSQL 0.23 ms of CPU, with two from the start
 /// 0.36 ms, since groups are half as large.
 pub(super) const LANES: usize = 4;
-/// How many of those that wait are looked at for one group. More than these are only looked at where more
-/// than a thousand are about the same, and then each group would look at all of them.
+/// How many of those that wait are looked at for one group: more only where about a thousand cannot go with
+/// it, and then each group would look at all of them.
 const LOOKED_AT: usize = 1_024;
 
 /// Something that waits.
-pub(super) struct Waiting<T> {
+pub(super) struct Waiting<T, S> {
     pub what: T,
-    /// What it is, hashed, where a second one of it need not be sent at all: it follows the first.
-    pub same: Option<u64>,
+    /// What it is, where a second one of it need not be sent at all: it follows the first.
+    pub same: Option<S>,
     /// Of two that are about the same, one goes after the other. Hashes: two different things with one
     /// hash only wait for each other.
     pub about: [Option<u64>; 2],
     pub bytes: usize,
 }
 
+/// What became of one that was added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pushed {
+    /// A lane was opened for it, which the caller must drive.
+    OpensLane,
+    /// It goes with a statement of a lane that there is.
+    Waits,
+    /// It is told what becomes of another one.
+    Follows,
+}
+
 /// What waits, in the order of arrival, and how many statements are under way.
-pub(super) struct Queue<T> {
-    waiting: VecDeque<Waiting<T>>,
+pub(super) struct Queue<T, S> {
+    waiting: VecDeque<Waiting<T, S>>,
     /// By what they are: those that came while the first one was not decided.
-    followers: HashMap<u64, Vec<T>>,
+    followers: HashMap<S, Vec<T>>,
     /// Of all that waits.
     bytes: usize,
     lanes: usize,
 }
 
-impl<T> Default for Queue<T> {
+impl<T, S> Default for Queue<T, S> {
     fn default() -> Self {
         Self { waiting: VecDeque::new(), followers: HashMap::new(), bytes: 0, lanes: 0 }
     }
 }
 
-impl<T> Queue<T> {
-    /// Adds one. `true`: a lane was opened for it, which the caller must drive. Whoever is the first of
-    /// its sort is [`decided`](Self::decided) one day, whatever becomes of it.
-    pub fn push(&mut self, one: Waiting<T>) -> bool {
-        if let Some(same) = one.same {
-            if let Some(followers) = self.followers.get_mut(&same) {
+impl<T, S: Eq + Hash + Clone> Queue<T, S> {
+    /// Adds one. Whoever is the first of its sort is [`decided`](Self::decided) one day, whatever becomes of
+    /// it.
+    pub fn push(&mut self, one: Waiting<T, S>) -> Pushed {
+        if let Some(same) = &one.same {
+            if let Some(followers) = self.followers.get_mut(same) {
                 followers.push(one.what);
-                return false;
+                return Pushed::Follows;
             }
-            self.followers.insert(same, Vec::new());
+            self.followers.insert(same.clone(), Vec::new());
         }
         self.bytes = self.bytes.saturating_add(one.bytes);
         self.waiting.push_back(one);
         let many = self.waiting.len() >= MOST || self.bytes > MOST_BYTES;
         let opens = self.lanes == 0 || (many && self.lanes < LANES);
         self.lanes += usize::from(opens);
-        opens
+        if opens { Pushed::OpensLane } else { Pushed::Waits }
     }
 
     /// The next group, never empty, or `None`: nothing waits, and the lane is closed.
@@ -85,6 +97,10 @@ impl<T> Queue<T> {
             about.extend(one.about.into_iter().flatten());
             group.push(one.what);
         }
+        if group.len() + left.len() == LOOKED_AT && group.len() < MOST {
+            // So large a crowd holds nobody else up: the others come first.
+            self.waiting.append(&mut left);
+        }
         while let Some(one) = left.pop_back() {
             self.waiting.push_front(one);
         }
@@ -94,8 +110,8 @@ impl<T> Queue<T> {
 
     /// The first one has its outcome: those that followed it, who are to be told. Whoever comes now is
     /// a first one again.
-    pub fn decided(&mut self, same: u64) -> Vec<T> {
-        self.followers.remove(&same).unwrap_or_default()
+    pub fn decided(&mut self, same: &S) -> Vec<T> {
+        self.followers.remove(same).unwrap_or_default()
     }
 
     /// A lane ended without asking for more.
@@ -108,19 +124,19 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
-    fn one(what: usize, about: [Option<u64>; 2], bytes: usize) -> Waiting<usize> {
+    fn one(what: usize, about: [Option<u64>; 2], bytes: usize) -> Waiting<usize, u64> {
         Waiting { what, same: None, about, bytes }
     }
 
-    fn all(queue: &mut Queue<usize>) -> Vec<Vec<usize>> {
+    fn all(queue: &mut Queue<usize, u64>) -> Vec<Vec<usize>> {
         std::iter::from_fn(|| queue.next()).collect()
     }
 
     #[test]
     fn a_lane_opens_for_the_first_and_another_where_more_wait_than_it_takes() {
         let mut queue = Queue::default();
-        let push = |queue: &mut Queue<usize>, count: usize| -> usize {
-            (0..count).filter(|n| queue.push(one(*n, [None; 2], 1))).count()
+        let push = |queue: &mut Queue<usize, u64>, count: usize| -> usize {
+            (0..count).filter(|n| queue.push(one(*n, [None; 2], 1)) == Pushed::OpensLane).count()
         };
         assert_eq!(push(&mut queue, 4), 1);
         assert_eq!(queue.next(), Some(vec![0, 1, 2, 3]));
@@ -158,31 +174,34 @@ mod tests {
     fn a_second_of_the_same_follows_until_the_first_is_decided() {
         let mut queue = Queue::default();
         let same = |what, same| Waiting { same: Some(same), ..one(what, [None; 2], 1) };
-        assert!(queue.push(same(0, 7)));
-        assert!(!queue.push(same(1, 7)));
-        assert!(!queue.push(same(2, 8)));
+        assert_eq!(queue.push(same(0, 7)), Pushed::OpensLane);
+        assert_eq!(queue.push(same(1, 7)), Pushed::Follows);
+        assert_eq!(queue.push(same(2, 8)), Pushed::Waits);
         assert_eq!(all(&mut queue), [vec![0, 2]]);
         // Its statement is under way.
-        assert!(!queue.push(same(3, 7)));
+        assert_eq!(queue.push(same(3, 7)), Pushed::Follows);
         assert_eq!(queue.next(), None);
-        assert_eq!((queue.decided(7), queue.decided(8)), (vec![1, 3], vec![]));
-        assert!(queue.push(same(4, 7)));
+        assert_eq!((queue.decided(&7), queue.decided(&8)), (vec![1, 3], vec![]));
+        assert_eq!(queue.push(same(4, 7)), Pushed::OpensLane);
         assert_eq!(all(&mut queue), [vec![4]]);
     }
 
-    /// However many are about the same, a group costs no more than a thousand of them, and none is lost.
+    /// However many are about the same: a group looks at no more than a thousand of them, whoever is behind
+    /// them goes before them, and none is lost.
     #[test]
     fn a_crowd_about_the_same_is_not_looked_through_for_each_group() {
         let mut queue = Queue::default();
-        for what in 0..LOOKED_AT + 10 {
+        for what in 0..LOOKED_AT * 2 {
             queue.push(one(what, [Some(1), None], 1));
         }
-        queue.push(one(LOOKED_AT + 10, [None; 2], 1));
+        let other = LOOKED_AT * 2;
+        queue.push(one(other, [None; 2], 1));
         let groups = all(&mut queue);
-        // Until they are few enough the last one is behind the crowd.
-        assert_eq!(groups[..11].concat(), (0..11).collect::<Vec<_>>());
-        assert_eq!(groups[11], [11, LOOKED_AT + 10]);
-        assert_eq!(groups.concat().len(), LOOKED_AT + 11);
+        let gone = groups.iter().position(|group| group.contains(&other));
+        assert!(gone.is_some_and(|group| group < 3), "{gone:?}");
+        let mut all = groups.concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..=other).collect::<Vec<_>>());
     }
 
     #[test]
@@ -202,7 +221,9 @@ mod tests {
     #[test]
     fn lanes_open_too_where_what_waits_is_large() {
         let mut queue = Queue::default();
-        let large = |queue: &mut Queue<usize>| queue.push(one(0, [None; 2], MOST_BYTES * 3 / 4));
+        let large = |queue: &mut Queue<usize, u64>| {
+            queue.push(one(0, [None; 2], MOST_BYTES * 3 / 4)) == Pushed::OpensLane
+        };
         assert!(large(&mut queue));
         // With the first still waiting, two are more than one statement takes.
         assert!(large(&mut queue));
