@@ -18,6 +18,8 @@ enum Does {
     Nothing,
     /// Its statement is not answered before it is let go.
     Waits,
+    /// And then it panics.
+    WaitsInVain,
     PanicsInAGroup,
     PanicsAlways,
     /// What it left behind cannot be looked up.
@@ -72,10 +74,11 @@ impl Joint for Fake {
         Box::pin(async move {
             one.line.alone.fetch_add(1, Ordering::Relaxed);
             assert!(one.does != Does::PanicsAlways, "of its own making");
-            if one.does == Does::Waits {
+            if matches!(one.does, Does::Waits | Does::WaitsInVain) {
                 one.line.under_way.notify_one();
                 one.line.go.notified().await;
             }
+            assert!(one.does != Does::WaitsInVain, "of its own making");
             Ok(format!("{} alone", one.name))
         })
     }
@@ -244,4 +247,48 @@ async fn a_first_whose_caller_left_is_followed_to_its_end() {
     lanes.seen.go.notify_one();
     text(first).await;
     assert_eq!(text(follower).await, "behind 1");
+}
+
+/// Whoever has lost its patience and went by itself is not sent once more when the first fails at last: its
+/// caller has its answer, and a claim that was won then would be nobody's.
+#[tokio::test]
+async fn who_went_by_itself_is_not_sent_again() {
+    let lanes = Lanes::new();
+    let first = lanes.hand_in(0, Does::WaitsInVain).await;
+    lanes.seen.under_way.notified().await;
+    let [impatient, left] =
+        [lanes.hand_in(0, Does::Nothing).await, lanes.hand_in(0, Does::Nothing).await];
+    left.abort();
+    lanes.clock.until_sleeping_for(PATIENCE).await;
+    lanes.clock.advance(PATIENCE);
+    assert_eq!(text(impatient).await, "0 alone");
+    lanes.seen.go.notify_one();
+    assert!(text(first).await.contains("panicked"));
+    // Whatever else was begun has ended then.
+    lanes.store.database.close().await;
+    assert_eq!(lanes.seen.alone.load(Ordering::Relaxed), 2);
+    assert!(lanes.coalescer.0.queue().is_empty());
+}
+
+/// However many follow, and whatever becomes of the first: nothing of them is kept.
+#[tokio::test]
+async fn nothing_is_left_of_a_herd() {
+    for does in [Does::Nothing, Does::PanicsAlways, Does::LeavesNothingToSee] {
+        let lanes = Lanes::new();
+        let first = lanes.under_way().await;
+        let mut herd = vec![lanes.hand_in(1, does).await];
+        for name in [1, 0, 2].into_iter().cycle().take(1_500) {
+            herd.push(lanes.hand_in(name, Does::Nothing).await);
+        }
+        for gone in herd.iter().step_by(7) {
+            gone.abort();
+        }
+        lanes.seen.go.notify_one();
+        text(first).await;
+        for one in herd {
+            drop(one.await);
+        }
+        lanes.store.database.close().await;
+        assert!(lanes.coalescer.0.queue().is_empty(), "{does:?}");
+    }
 }

@@ -94,6 +94,7 @@ pub(super) struct Coalescers {
 /// One that waits for its outcome.
 struct Member<J: Joint> {
     one: Arc<J>,
+    /// Dropped unused, it has one that follows go by itself.
     tell: oneshot::Sender<Result<J::Outcome, StoreError>>,
     /// Its lines are its caller's.
     span: Span,
@@ -132,8 +133,12 @@ impl<J: Joint> Coalescer<J> {
             }
             Pushed::Waits => told.await,
             Pushed::Follows => match store.clock.timeout(PATIENCE, told).await {
-                Ok(told) => told,
-                Err(Elapsed) => return J::alone(store.clone(), one).await,
+                Ok(Ok(told)) => return told,
+                // By the caller and nobody else: a claim that is won for one who has left is nobody's.
+                Ok(Err(_)) | Err(Elapsed) => {
+                    count_left::<J>();
+                    return J::alone(store.clone(), one).await;
+                }
             },
         };
         told.unwrap_or_else(|_| Err(StoreError::Bug(format!("a {} got lost", J::NAME))))
@@ -202,25 +207,15 @@ impl<J: Joint> Lead<J> {
         Self { member, followed }
     }
 
-    /// One that nobody follows.
-    fn alone(line: &Arc<Line<J>>, member: Member<J>) -> Self {
-        Self { member, followed: Followed { line: line.clone(), same: None } }
-    }
-
     fn told(mut self, store: &Store, outcome: Result<J::Outcome, StoreError>) {
         let followers = self.followed.over();
         let Member { one, tell, .. } = self.member;
-        let line = self.followed.line.clone();
         let stands = outcome.is_ok();
         // A caller that gave up has no ear; what was done for it stands.
         drop(tell.send(outcome));
+        // What the first was refused with is its own affair: then each of them goes by itself.
         if stands && !followers.is_empty() {
-            store.database.spawn(tell_followers(store.clone(), line, one, followers));
-        } else {
-            // What the first was refused with is its own affair.
-            for follower in followers {
-                leave_alone(store, Lead::alone(&line, follower));
-            }
+            store.database.spawn(tell_followers(store.clone(), one, followers));
         }
     }
 }
@@ -266,8 +261,12 @@ async fn serve<J: Joint>(store: Store, mut group: Vec<Lead<J>>) {
 
 /// Decides a member by its own statement, beside what else goes on.
 fn leave_alone<J: Joint>(store: &Store, lead: Lead<J>) {
-    metrics::counter!("oncekey_statement_members_left_total", "kind" => J::NAME).increment(1);
+    count_left::<J>();
     store.database.spawn(decide_alone(store.clone(), lead));
+}
+
+fn count_left<J: Joint>() {
+    metrics::counter!("oncekey_statement_members_left_total", "kind" => J::NAME).increment(1);
 }
 
 async fn decide_alone<J: Joint>(store: Store, lead: Lead<J>) {
@@ -278,22 +277,14 @@ async fn decide_alone<J: Joint>(store: Store, lead: Lead<J>) {
     lead.told(&store, alone.unwrap_or_else(panicked));
 }
 
-/// One look for all that followed `first`; where that fails, each is decided by itself.
-async fn tell_followers<J: Joint>(
-    store: Store,
-    line: Arc<Line<J>>,
-    first: Arc<J>,
-    followers: Vec<Member<J>>,
-) {
+/// One look for all that followed `first`; where that fails, each goes by itself.
+async fn tell_followers<J: Joint>(store: Store, first: Arc<J>, followers: Vec<Member<J>>) {
     metrics::counter!("oncekey_statement_followers_total", "kind" => J::NAME)
         .increment(followers.len() as u64);
     let span = followers.first().map_or_else(Span::none, |follower| follower.span.clone());
-    let outcome = J::behind(store.clone(), first).instrument(span).await;
+    let Ok(outcome) = J::behind(store, first).instrument(span).await else { return };
     for follower in followers {
-        match &outcome {
-            Ok(outcome) => drop(follower.tell.send(Ok(outcome.clone()))),
-            Err(_) => leave_alone(&store, Lead::alone(&line, follower)),
-        }
+        drop(follower.tell.send(Ok(outcome.clone())));
     }
 }
 

@@ -114,6 +114,12 @@ impl<T, S: Eq + Hash + Clone> Queue<T, S> {
         self.followers.remove(same).unwrap_or_default()
     }
 
+    /// Nothing waits, follows or is under way.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.followers.is_empty() && (self.bytes, self.lanes) == (0, 0)
+    }
+
     /// A lane ended without asking for more.
     pub fn close_lane(&mut self) {
         self.lanes = self.lanes.saturating_sub(1);
