@@ -225,3 +225,34 @@ async fn a_group_that_lost_its_answer_leaves_each_member_to_look() {
     assert_eq!(database.outcomes().await, (7, 7, 7));
     assert_clean(&store).await;
 }
+
+/// A refusal that may pass (here a disk that is full for one of them) is known to have undone the whole, so
+/// that nobody need share it.
+#[tokio::test]
+async fn what_the_server_lacks_for_one_is_not_refused_to_the_others() {
+    let database = TestDatabase::new().await;
+    let store = narrow(&database).await;
+    register(&store).await;
+    database
+        .execute(
+            "create function full_disk() returns trigger language plpgsql
+                as 'begin raise exception ''full'' using errcode = ''53100''; end';
+            create trigger full_disk before insert on request_records for each row
+                when (new.conversation_id = 'unlucky') execute function full_disk()",
+        )
+        .await;
+    let busy = busy(&database, &store, 1).await;
+    let first = claim_all(&store, new_claims(1)).await;
+    let claiming = store.clone();
+    let unlucky =
+        tokio::spawn(async move { claiming.claim(arrival(Uuid::new_v4(), "unlucky")).await });
+    tokio::task::yield_now().await;
+    let others = claim_all(&store, new_claims_apart(5)).await;
+    busy.over().await;
+    outcomes(first).await;
+    for outcome in outcomes(others).await {
+        claim_of(&outcome);
+    }
+    assert!(unlucky.await.unwrap().is_err_and(|error| error.is_in_doubt()));
+    assert_eq!(database.count("select count(*) from request_records").await, 6);
+}

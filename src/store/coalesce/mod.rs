@@ -295,11 +295,16 @@ fn about(what: impl Hash) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// A lock that was not had in time undoes the group, which is then split.
+/// A lock that was not had in time undoes the group, which is then split; so does what the server lacks (room
+/// on a disk, memory) or an operator who cancels the statement. It may be due to one member, and whether the
+/// statement took effect is known.
 fn of_group(error: sqlx::Error) -> StoreError {
-    let code = error.as_database_error().and_then(|refusal| refusal.code());
-    if code.as_deref() == Some("55P03") {
-        return StoreError::Conflict("a lock was not had in time".into());
+    let refusal = error.as_database_error();
+    let code = refusal.and_then(|refusal| refusal.code());
+    match (refusal, code.as_deref()) {
+        (Some(refusal), Some("55P03" | "57014" | "53000" | "53100" | "53200")) => {
+            StoreError::Conflict(refusal.message().to_owned())
+        }
+        _ => error.into(),
     }
-    error.into()
 }
