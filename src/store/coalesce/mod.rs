@@ -119,7 +119,8 @@ impl<J: Joint> Default for Coalescer<J> {
 }
 
 impl<J: Joint> Coalescer<J> {
-    /// One in, one outcome out. It is done whether or not its caller still waits.
+    /// One in, one outcome out. What goes with a lane is done whether or not its caller still waits; whoever
+    /// follows another and leaves has asked for nothing.
     pub async fn submit(&self, store: &Store, one: Arc<J>) -> Result<J::Outcome, StoreError> {
         let (tell, told) = oneshot::channel();
         let (same, about, bytes) = (one.same(), one.about(), one.bytes());
