@@ -1,9 +1,10 @@
 //! The bare handlers: what the same work costs where nothing is promised but the one thing asked.
 //!
 //! `/commit` claims a key with one insert and writes the outcome (record, two turns, receipt, event)
-//! with one statement, with the provider's 20 ms between them for the model that has them; `/select` reads a stored answer; `/forward` hands a provider's stream on, byte by
-//! byte. They take the same JSON as the service, with the same libraries and the same number of
-//! connections. What they lack is what the service is for:
+//! with one statement, with the provider's 20 ms between them for the model that has them; `/select` reads
+//! a stored answer; `/forward` hands a provider's stream on, byte by byte. They take the same JSON as the
+//! service, with the same libraries and the same number of connections. What they lack is what the service
+//! is for:
 //! API keys, a hash of the meaning, leases, fences, heartbeats, takeovers, partitions, retries,
 //! errors that mean something, logs and metrics.
 

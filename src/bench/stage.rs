@@ -8,7 +8,7 @@ use super::database::{Server, Target};
 use super::held::Held;
 use super::load::{self, Worker};
 use super::samples::Sample;
-use super::workload::{Door, TENANT};
+use super::workload::{DELAY, Door, TENANT};
 use super::{BenchError, Settings, database, machine};
 use crate::clock::Clock;
 use crate::domain::api_key::{ApiKey, ApiRole};
@@ -102,13 +102,14 @@ impl Stage {
         settings: &[(&str, &str)],
     ) -> Result<Contestant, BenchError> {
         let routes = format!("[{{ name = \"bench\", base_url = \"http://{}/v1\" }}]", held.address);
+        let delay = format!("{}ms", DELAY.as_millis());
         let variables = [
             ("DATABASE_URL", self.service_url.as_str()),
             ("ONCEKEY_LISTEN", "127.0.0.1:0"),
             ("ONCEKEY_PROVIDERS__PROMPT__KIND", "simulated"),
             ("ONCEKEY_PROVIDERS__PROMPT__TOKENS_PER_SECOND", NO_PACE),
             ("ONCEKEY_PROVIDERS__DELAYED__KIND", "simulated"),
-            ("ONCEKEY_PROVIDERS__DELAYED__FIRST_BYTE_DELAY", "20ms"),
+            ("ONCEKEY_PROVIDERS__DELAYED__FIRST_BYTE_DELAY", &delay),
             ("ONCEKEY_PROVIDERS__DELAYED__TOKENS_PER_SECOND", NO_PACE),
             ("ONCEKEY_PROVIDERS__HELD__KIND", "openai"),
             ("ONCEKEY_PROVIDERS__HELD__API_KEY_ENV", ""),

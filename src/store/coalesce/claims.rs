@@ -32,8 +32,8 @@ impl Joint for NewClaim {
     }
 
     fn about(&self) -> [Option<u64>; 2] {
-        let talk = self.conversation_id.as_ref().and_then(|id| about((&self.tenant, id)));
-        [about((&self.tenant, self.key.id)), talk]
+        // Of a key there is one at most: the others follow it.
+        [self.conversation_id.as_ref().and_then(|id| about((&self.tenant, id))), None]
     }
 
     fn bytes(&self) -> usize {

@@ -46,7 +46,7 @@ const LOCK_LIMIT: &str = "250ms";
 pub(super) trait Joint: Send + Sync + Sized + 'static {
     type Outcome: Clone + Send + 'static;
     /// What it is, exactly: nobody is told of another's.
-    type Same: Clone + Eq + Hash + Send;
+    type Same: Eq + Hash + Send;
     /// In metrics.
     const NAME: &'static str;
 
@@ -125,7 +125,7 @@ impl<J: Joint> Coalescer<J> {
         let (tell, told) = oneshot::channel();
         let (same, about, bytes) = (one.same(), one.about(), one.bytes());
         let member = Member { one: one.clone(), tell, span: Span::current() };
-        let pushed = self.0.queue().push(Waiting { what: member, same, about, bytes });
+        let pushed = self.0.queue().push(Waiting { what: member, about, bytes }, same);
         let told = match pushed {
             Pushed::OpensLane => {
                 let lane = Lane { line: self.0.clone(), open: true };

@@ -1,7 +1,8 @@
 //! Who waits for the next statement, and who goes in it. No IO and no time: what is decided here can be
 //! tried without a database.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::hash_map::{Entry, HashMap};
+use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
 
 /// Most of one statement. Measured: sixteen at once cost PostgreSQL a fifth of what they cost one by one,
@@ -18,10 +19,8 @@ pub(super) const LANES: usize = 4;
 const LOOKED_AT: usize = 1_024;
 
 /// Something that waits.
-pub(super) struct Waiting<T, S> {
+pub(super) struct Waiting<T> {
     pub what: T,
-    /// What it is, where a second one of it need not be sent at all: it follows the first.
-    pub same: Option<S>,
     /// Of two that are about the same, one goes after the other. Hashes: two different things with one
     /// hash only wait for each other.
     pub about: [Option<u64>; 2],
@@ -41,7 +40,7 @@ pub(super) enum Pushed {
 
 /// What waits, in the order of arrival, and how many statements are under way.
 pub(super) struct Queue<T, S> {
-    waiting: VecDeque<Waiting<T, S>>,
+    waiting: VecDeque<Waiting<T>>,
     /// By what they are: those that came while the first one was not decided.
     followers: HashMap<S, Vec<T>>,
     /// Of all that waits.
@@ -55,16 +54,17 @@ impl<T, S> Default for Queue<T, S> {
     }
 }
 
-impl<T, S: Eq + Hash + Clone> Queue<T, S> {
-    /// Adds one. Whoever is the first of its sort is [`decided`](Self::decided) one day, whatever becomes of
-    /// it.
-    pub fn push(&mut self, one: Waiting<T, S>) -> Pushed {
-        if let Some(same) = &one.same {
-            if let Some(followers) = self.followers.get_mut(same) {
-                followers.push(one.what);
+impl<T, S: Eq + Hash> Queue<T, S> {
+    /// Adds one. `same`: what it is, where a second one of it need not be sent at all but follows the first.
+    /// Whoever is the first is [`decided`](Self::decided) one day, whatever becomes of it.
+    pub fn push(&mut self, one: Waiting<T>, same: Option<S>) -> Pushed {
+        match same.map(|same| self.followers.entry(same)) {
+            Some(Entry::Occupied(mut first)) => {
+                first.get_mut().push(one.what);
                 return Pushed::Follows;
             }
-            self.followers.insert(same.clone(), Vec::new());
+            Some(Entry::Vacant(first)) => drop(first.insert(Vec::new())),
+            None => {}
         }
         self.bytes = self.bytes.saturating_add(one.bytes);
         self.waiting.push_back(one);
@@ -130,8 +130,8 @@ impl<T, S: Eq + Hash + Clone> Queue<T, S> {
 mod tests {
     use super::*;
 
-    fn one(what: usize, about: [Option<u64>; 2], bytes: usize) -> Waiting<usize, u64> {
-        Waiting { what, same: None, about, bytes }
+    fn one(what: usize, about: [Option<u64>; 2], bytes: usize) -> Waiting<usize> {
+        Waiting { what, about, bytes }
     }
 
     fn all(queue: &mut Queue<usize, u64>) -> Vec<Vec<usize>> {
@@ -142,7 +142,9 @@ mod tests {
     fn a_lane_opens_for_the_first_and_another_where_more_wait_than_it_takes() {
         let mut queue = Queue::default();
         let push = |queue: &mut Queue<usize, u64>, count: usize| -> usize {
-            (0..count).filter(|n| queue.push(one(*n, [None; 2], 1)) == Pushed::OpensLane).count()
+            (0..count)
+                .filter(|n| queue.push(one(*n, [None; 2], 1), None) == Pushed::OpensLane)
+                .count()
         };
         assert_eq!(push(&mut queue, 4), 1);
         assert_eq!(queue.next(), Some(vec![0, 1, 2, 3]));
@@ -170,7 +172,7 @@ mod tests {
                 .into_iter()
                 .enumerate()
         {
-            queue.push(one(what, about, 1));
+            queue.push(one(what, about, 1), None);
         }
         // The third would fit, but the second, which is about the same, is before it.
         assert_eq!(all(&mut queue), [vec![0, 4], vec![1, 3], vec![2]]);
@@ -179,16 +181,18 @@ mod tests {
     #[test]
     fn a_second_of_the_same_follows_until_the_first_is_decided() {
         let mut queue = Queue::default();
-        let same = |what, same| Waiting { same: Some(same), ..one(what, [None; 2], 1) };
-        assert_eq!(queue.push(same(0, 7)), Pushed::OpensLane);
-        assert_eq!(queue.push(same(1, 7)), Pushed::Follows);
-        assert_eq!(queue.push(same(2, 8)), Pushed::Waits);
+        let push = |queue: &mut Queue<usize, u64>, what, same| {
+            queue.push(one(what, [None; 2], 1), Some(same))
+        };
+        assert_eq!(push(&mut queue, 0, 7), Pushed::OpensLane);
+        assert_eq!(push(&mut queue, 1, 7), Pushed::Follows);
+        assert_eq!(push(&mut queue, 2, 8), Pushed::Waits);
         assert_eq!(all(&mut queue), [vec![0, 2]]);
         // Its statement is under way.
-        assert_eq!(queue.push(same(3, 7)), Pushed::Follows);
+        assert_eq!(push(&mut queue, 3, 7), Pushed::Follows);
         assert_eq!(queue.next(), None);
         assert_eq!((queue.decided(&7), queue.decided(&8)), (vec![1, 3], vec![]));
-        assert_eq!(queue.push(same(4, 7)), Pushed::OpensLane);
+        assert_eq!(push(&mut queue, 4, 7), Pushed::OpensLane);
         assert_eq!(all(&mut queue), [vec![4]]);
     }
 
@@ -198,10 +202,10 @@ mod tests {
     fn a_crowd_about_the_same_is_not_looked_through_for_each_group() {
         let mut queue = Queue::default();
         for what in 0..LOOKED_AT * 2 {
-            queue.push(one(what, [Some(1), None], 1));
+            queue.push(one(what, [Some(1), None], 1), None);
         }
         let other = LOOKED_AT * 2;
-        queue.push(one(other, [None; 2], 1));
+        queue.push(one(other, [None; 2], 1), None);
         let groups = all(&mut queue);
         let gone = groups.iter().position(|group| group.contains(&other));
         assert!(gone.is_some_and(|group| group < 3), "{gone:?}");
@@ -214,12 +218,12 @@ mod tests {
     fn a_group_has_its_bounds_and_what_is_larger_goes_alone() {
         let mut queue = Queue::default();
         for what in 0..MOST + 3 {
-            queue.push(one(what, [None; 2], 1));
+            queue.push(one(what, [None; 2], 1), None);
         }
         let sizes: Vec<usize> = all(&mut queue).iter().map(Vec::len).collect();
         assert_eq!(sizes, [MOST, 3]);
         for what in 0..3 {
-            queue.push(one(what, [None; 2], MOST_BYTES + what - 1));
+            queue.push(one(what, [None; 2], MOST_BYTES + what - 1), None);
         }
         assert_eq!(all(&mut queue), [vec![0], vec![1], vec![2]]);
     }
@@ -228,7 +232,7 @@ mod tests {
     fn lanes_open_too_where_what_waits_is_large() {
         let mut queue = Queue::default();
         let large = |queue: &mut Queue<usize, u64>| {
-            queue.push(one(0, [None; 2], MOST_BYTES * 3 / 4)) == Pushed::OpensLane
+            queue.push(one(0, [None; 2], MOST_BYTES * 3 / 4), None) == Pushed::OpensLane
         };
         assert!(large(&mut queue));
         // With the first still waiting, two are more than one statement takes.
@@ -249,7 +253,7 @@ mod tests {
         proptest!(|(arrivals in arrivals)| {
             let mut queue = Queue::default();
             for (what, (first, second, bytes)) in arrivals.iter().enumerate() {
-                queue.push(one(what, [*first, *second], *bytes));
+                queue.push(one(what, [*first, *second], *bytes), None);
             }
             let groups = all(&mut queue);
             let mut gone: Vec<usize> = groups.concat();
