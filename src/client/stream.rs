@@ -56,7 +56,7 @@ pub struct EventStream<E: Endpoint> {
     joined: bool,
     /// There is a run to go back to, without the body.
     attach: bool,
-    /// What an attached run ended with.
+    /// What the last run ended with that was told of.
     failed: Option<Box<Problem>>,
     ready: VecDeque<StreamEvent<E::Answer>>,
     over: bool,
@@ -200,9 +200,10 @@ impl<E: Endpoint> EventStream<E> {
             return Ok(());
         }
         let body = whole(response).await.map_err(|Broken(cause)| Setback::Lost(cause))?;
-        if let Some(failed) = self.failed.take().filter(|_| head.status == 204) {
+        if let (204, None, Some(failed)) = (head.status, &self.operation, &self.failed) {
             // Nothing follows what an attached run ended with, and whoever attached cannot make it run.
-            return Err(Setback::Refused(failed));
+            let last = Problem { retryable: Some(false), ..(**failed).clone() };
+            return Err(Setback::Refused(Box::new(last)));
         }
         match (head.status, body) {
             (200..=299, Some(body)) => self.completed(&head, body),
@@ -253,10 +254,7 @@ impl<E: Endpoint> EventStream<E> {
             "completed" => return self.completed(head, data.into()),
             "failed" => {
                 let problem = Box::new(Problem::read(None, data.as_bytes()));
-                if self.operation.is_none() {
-                    let last = Problem { retryable: Some(false), ..(*problem).clone() };
-                    self.failed = Some(Box::new(last));
-                }
+                self.failed = Some(problem.clone());
                 return Err(Setback::Refused(problem));
             }
             // Of a later server.

@@ -1,15 +1,20 @@
 //! The client library against a node whose way to the client breaks, and against answers that no
 //! repeat can help: one durable outcome each, and exactly as many requests as help.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use chrono::Utc;
 use oncekey::client::{
     Chat, ChatRequest, Client, ClientError, Journal, JournalError, Operation, RetryPolicy, Why,
 };
 use oncekey::clock::ManualClock;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::support::TestDatabase;
 use crate::support::library::{Kept, Repeats};
@@ -350,4 +355,32 @@ async fn a_key_in_use_for_something_else_is_the_callers_matter() {
     assert_eq!((record.state.as_str(), record.attempts), ("committed", 1));
     assert!(matches!(scene.client.record("no-such").await, Err(ClientError::YourInput(_))));
     scene.end_with_one_outcome().await;
+}
+
+/// What stands between a failure and the end of its stream does not make it forgotten.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attached_stream_ends_with_the_failure_that_it_was_told() {
+    let failed = json!({"status": 502, "error": "provider_failed", "retryable": true});
+    let busy = json!({"status": 503, "error": "slot_timeout", "retryable": true});
+    let answers = [
+        (200, "text/event-stream", format!("id: 1-1\nevent: failed\ndata: {failed}\n\n")),
+        (503, "application/problem+json", busy.to_string()),
+        (204, "text/event-stream", String::new()),
+    ];
+    let left = Arc::new(Mutex::new(VecDeque::from(answers)));
+    let asked = left.clone();
+    let router = Router::new().fallback(move || async move {
+        let (status, kind, body) = asked.lock().unwrap().pop_front().unwrap();
+        (StatusCode::from_u16(status).unwrap(), [(CONTENT_TYPE, kind)], body)
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Repeats::new().client(listener.local_addr().unwrap(), "ok_x");
+    let server = tokio::spawn(axum::serve(listener, router).into_future());
+    let mut stream = client.attach::<Chat>("a-key").unwrap();
+    match patiently("the stream to end", stream.next()).await {
+        Err(ClientError::OurSide(failed)) => assert_eq!(failed.problem.error, "provider_failed"),
+        other => panic!("{other:?}"),
+    }
+    assert!(left.lock().unwrap().is_empty());
+    server.abort();
 }

@@ -285,7 +285,8 @@ class Streaming(unittest.TestCase):
 
     def test_whoever_attaches_cannot_make_a_failed_run_begin_again(self):
         failed = {"status": 502, "error": "provider_failed", "retryable": True}
-        scene = Scene(stream(event("failed", failed, "1-1")), Reply(204))
+        busy = problem(503, "slot_timeout", retry_after_ms=10)
+        scene = Scene(stream(event("failed", failed, "1-1")), busy, Reply(204))
         with self.assertRaises(oncekey.OurSide) as caught:
             list(scene.client.attach("K", "parse"))
         self.assertEqual(caught.exception.problem.error, "provider_failed")

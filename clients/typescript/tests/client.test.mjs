@@ -288,6 +288,7 @@ test("whoever attaches hears a run without its body, and cannot make it begin ag
     problem(503, "slot_timeout", { retry_after_ms: 10 }),
     stream(event("started", { request_id: "r1" }, "1-1"), event("completed", chatAnswer("x"), "1-2")),
     stream(event("failed", { status: 502, error: "provider_failed", retryable: true }, "1-1")),
+    problem(503, "slot_timeout", { retry_after_ms: 10 }),
     reply(204),
     problem(404, "not_found"),
   ]);
