@@ -51,6 +51,7 @@ async fn a_key_for_each_attempt_moves_the_metric_and_nothing_else_does() {
         ask(&client, key, "ann", attempt, "hello").await;
     }
     assert_eq!(near().await, 2);
+    node.until_event("near_identical", |line| line["key"] == json!(minted[1])).await;
     let lines = node.events("near_identical");
     let told = |name: &str| lines.iter().map(|line| line[name].clone()).collect::<Vec<Value>>();
     assert_eq!(told("key"), minted.map(|key| json!(key)));

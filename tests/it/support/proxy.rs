@@ -174,8 +174,10 @@ async fn connect(
         }
     };
     tokio::select! {
-        () = pumps_unless_silenced => {}
+        // What comes after a cut is no longer passed on, also where both are there at once.
+        biased;
         _ = cuts.changed() => {}
+        () = pumps_unless_silenced => {}
     }
 }
 
