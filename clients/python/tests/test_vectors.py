@@ -33,7 +33,8 @@ def situation(vector):
         return oncekey.TimedOut()
     body = vector.get("body", {})
     now = seconds(vector.get("now", "1970-01-01T00:00:00Z"))
-    wait = oncekey.told_wait(body.get("retry_after_ms"), vector.get("retry_after"), now)
+    ms = body.get("retry_after_ms")
+    wait = oncekey.told_wait(None if ms is None else ms / 1000, vector.get("retry_after"), now)
     return oncekey.Answered(vector["status"], wait, body.get("retryable"))
 
 

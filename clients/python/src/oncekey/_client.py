@@ -167,9 +167,7 @@ class Client:
     def _problem(self, response: Response, body: bytes) -> Problem:
         """The problem that an answer holds; its time is from the body or the head."""
         problem = read_problem(response.status, body)
-        wait = problem.retry_after
-        if wait is None:
-            wait = told_wait(None, response.header("Retry-After"), self._clock.utc_now())
+        wait = told_wait(problem.retry_after, response.header("Retry-After"), self._clock.utc_now())
         request_id = problem.request_id or response.header("X-Request-Id")
         return problem.with_(request_id, wait)
 

@@ -124,12 +124,12 @@ def _clamp(share: float) -> float:
     return min(max(share, 0.0), 1.0)
 
 
-def told_wait(retry_after_ms: Optional[int], retry_after: Optional[str], now: float) -> Optional[float]:
-    """The seconds that an answer names. ``retry_after_ms`` of the problem goes first, since it is exact and
-    nobody between us and the server writes it; then ``Retry-After``, in seconds or as a date, counted from
+def told_wait(told: Optional[float], retry_after: Optional[str], now: float) -> Optional[float]:
+    """The seconds that an answer names. Those that the problem told go first, since they are exact and nobody
+    between us and the server writes them; then ``Retry-After``, in seconds or as a date, counted from
     ``now`` (seconds since 1970). ``None`` where nothing usable is said."""
-    if retry_after_ms is not None:
-        return retry_after_ms / 1000
+    if told is not None:
+        return told
     if retry_after is None:
         return None
     text = retry_after.strip(" \t")

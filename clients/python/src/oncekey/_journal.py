@@ -52,11 +52,8 @@ class FolderJournal:
         _settle(self._folder)
 
     def ended(self, key: str) -> None:
-        try:
-            self._path(key).unlink()
-        except OSError:
-            # One that is left is asked for once more, and replayed.
-            pass
+        # One that is left is asked for once more, and replayed.
+        self._path(key).unlink(missing_ok=True)
 
     def left(self) -> Iterator[Operation[Any]]:
         """What has no verdict yet, oldest first. At the start of an app: send each again. A file that cannot be

@@ -100,7 +100,7 @@ class EventStream(Generic[A]):
         return self
 
     def __next__(self) -> StreamEvent[A]:
-        if not self._ready and self._over:
+        if self._over:
             raise StopIteration
         try:
             event: StreamEvent[A] = self._ready.popleft() if self._ready else self._go_on()
