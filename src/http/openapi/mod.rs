@@ -30,6 +30,7 @@ use super::requests::RecordBody;
 use super::usage::UsageBody;
 use crate::domain::chat::ChatBody;
 use crate::domain::parse::JsonBody;
+use crate::domain::problem::Wire;
 use crate::operation::{ChatAnswer, ParseAnswer};
 
 /// The name of the security scheme.
@@ -123,7 +124,7 @@ fn components() -> Components {
     add::<PageBody<'static>>(&mut schemas);
     add::<UsageBody>(&mut schemas);
     add::<Health>(&mut schemas);
-    problems::add(&mut schemas);
+    add::<Wire<'static>>(&mut schemas);
     schemas.push(("StreamEvent".to_owned(), parts::stream_event().into()));
     ComponentsBuilder::new()
         .schemas_from_iter(schemas)

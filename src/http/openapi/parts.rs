@@ -35,7 +35,7 @@ pub fn binary() -> ObjectBuilder {
 }
 
 fn key_schema() -> Object {
-    // Two more for the quotes.
+    // Of a bare one: quotes and backslashes are not counted, which no length can say.
     text().min_length(Some(1)).max_length(Some(MAX_KEY_CHARS)).pattern(Some(KEY_PATTERN)).build()
 }
 

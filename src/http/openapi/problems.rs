@@ -10,10 +10,9 @@ use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, Type};
 use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
 use uuid::Uuid;
 
-use super::Schemas;
 use super::parts::{arrival_headers, header, response, text, verdict_headers};
 use crate::domain::ids::RequestId;
-use crate::domain::problem::{ErrorCode, Problem, Wire};
+use crate::domain::problem::{ErrorCode, Problem};
 use crate::domain::verdict::is_final;
 
 use ErrorCode as Code;
@@ -58,11 +57,6 @@ const OF_RUNS: &[Code] = &[
     Code::OutcomeUnknown,
     Code::RunLost,
 ];
-
-/// The schema of problems.
-pub fn add(schemas: &mut Schemas) {
-    super::add::<Wire<'static>>(schemas);
-}
 
 /// An operation of `/v1` that runs something: its own codes, beside those of all.
 pub fn of_run(operation: OperationBuilder, own: &[Code]) -> OperationBuilder {
